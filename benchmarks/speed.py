@@ -1,0 +1,142 @@
+"""Steps per second of a script against its peer: interleaved pairs, one thread each.
+
+    python -m benchmarks.speed                                    ppo_continuous.py on HalfCheetah-v5
+    python -m benchmarks.speed --no-compile
+    python -m benchmarks.speed --env-ids HalfCheetah-v5 Hopper-v5 ...
+
+Both sides get the same environment, horizon, minibatch size, epochs and network sizes. Ours also
+scales observations and rewards, which Stable-Baselines3 would do in a wrapper; it runs without.
+Each measurement is a process of its own. The clock starts after the second iteration, so that
+neither imports nor compiling count; the time until then is printed apart. "env share" is the part
+of our time spent inside env.step: 100% would leave nothing to win.
+"""
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass, field
+
+import tyro
+
+WARM_UP = 2  # iterations
+
+
+@dataclass
+class Speed:
+    """Measure steps per second of a script against its peer."""
+
+    env_ids: list[str] = field(default_factory=lambda: ["HalfCheetah-v5"])
+    """environments"""
+    pairs: int = 3
+    """pairs of runs per environment, ours and the peer's in turn"""
+    iterations: int = 12
+    """iterations of 2048 steps per run, the first two of which do not count"""
+    compile: bool = True
+    """whether ours is compiled"""
+
+
+def measure_ours(env_id: str, iterations: int, compile: bool) -> dict:
+    """Run ppo_continuous.py in this process, with a clock around env.step."""
+    import ppo_continuous as script
+
+    clock = {"env": 0.0}
+    marks = []  # (seconds, seconds inside env.step) at the end of each iteration
+    make_env, report = script.make_env, script.report
+
+    def timed_env(*args, **kwargs):
+        env = make_env(*args, **kwargs)
+        step = env.step
+
+        def timed_step(action):
+            before = time.perf_counter()
+            result = step(action)
+            clock["env"] += time.perf_counter() - before
+            return result
+
+        env.step = timed_step
+        return env
+
+    def timed_report(*args):
+        report(*args)
+        marks.append((time.perf_counter(), clock["env"]))
+
+    script.make_env, script.report = timed_env, timed_report
+    start = time.perf_counter()
+    with tempfile.TemporaryDirectory() as run_dir:
+        total = 2048 * iterations
+        script.main(
+            script.Args(env_id=env_id, total_timesteps=total, compile=compile, run_dir=run_dir)
+        )
+    (begin, env_begin), (end, env_end) = marks[WARM_UP - 1], marks[-1]
+    return {
+        "steps_per_second": 2048 * (iterations - WARM_UP) / (end - begin),
+        "warm_up": begin - start,
+        "env_share": (env_end - env_begin) / (end - begin),
+    }
+
+
+def measure_peer(env_id: str, iterations: int, compile: bool) -> dict:
+    """Run Stable-Baselines3's PPO; its defaults are T 2048, M 64, K 10 and networks of 64x64."""
+    import gymnasium as gym
+    import torch
+    from stable_baselines3 import PPO
+    from stable_baselines3.common.callbacks import BaseCallback
+
+    torch.set_num_threads(1)
+    marks = []
+
+    class Clock(BaseCallback):
+        def _on_step(self) -> bool:
+            return True
+
+        def _on_rollout_start(self) -> None:
+            marks.append(time.perf_counter())
+
+        def _on_training_end(self) -> None:
+            marks.append(time.perf_counter())
+
+    start = time.perf_counter()
+    PPO("MlpPolicy", gym.make(env_id), device="cpu").learn(2048 * iterations, callback=Clock())
+    begin, end = marks[WARM_UP], marks[-1]
+    steps = 2048 * (iterations - WARM_UP)
+    return {"steps_per_second": steps / (end - begin), "warm_up": begin - start}
+
+
+def in_a_process(side: str, env_id: str, iterations: int, compile: bool) -> dict:
+    words = [sys.executable, "-m", "benchmarks.speed", "measure"]
+    words += [side, env_id, str(iterations), str(int(compile))]
+    one_thread = {**os.environ, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(words, capture_output=True, text=True, env=one_thread)
+    if done.returncode != 0:
+        sys.exit(f"{' '.join(words)} failed:\n{done.stderr[-2000:]}")
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def main(args: Speed) -> None:
+    print(f"{'environment':26} pair   ours  Stable-Baselines3   ratio  env share  warm-up")
+    for env_id in args.env_ids:
+        ratios = []
+        for pair in range(1, args.pairs + 1):
+            ours = in_a_process("ours", env_id, args.iterations, args.compile)
+            peer = in_a_process("peer", env_id, args.iterations, args.compile)
+            ratios.append(ours["steps_per_second"] / peer["steps_per_second"])
+            print(
+                f"{env_id:26} {pair:4} {ours['steps_per_second']:6.0f} "
+                f"{peer['steps_per_second']:18.0f} {ratios[-1]:7.2f} "
+                f"{ours['env_share']:9.0%}  {ours['warm_up']:6.1f}s",
+                flush=True,
+            )
+        print(f"{env_id:26} median ratio {statistics.median(ratios):.2f}", flush=True)
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["measure"]:
+        side, env_id, iterations, compile = sys.argv[2:]
+        measure = {"ours": measure_ours, "peer": measure_peer}[side]
+        print(json.dumps(measure(env_id, int(iterations), bool(int(compile)))))
+    else:
+        main(tyro.cli(Speed))
