@@ -1,6 +1,6 @@
 """Steps per second of a script against its peer: interleaved pairs, one thread each.
 
-    python -m benchmarks.speed                                    ppo_continuous.py on HalfCheetah-v5
+    python -m benchmarks.speed                         ppo_continuous.py, HalfCheetah-v5
     python -m benchmarks.speed --no-compile
     python -m benchmarks.speed --env-ids HalfCheetah-v5 Hopper-v5 ...
 
