@@ -410,12 +410,13 @@ def compile_or_fall_back(function):
         return function
 
 
-def check_finite(name: str, values: np.ndarray, step: int, args: Args) -> None:
-    """Raise FloatingPointError at the first NaN or infinity in values (T, N, ...) from step on."""
-    bad = ~np.isfinite(values).all(axis=tuple(range(1, values.ndim)))  # (T,)
-    if bad.any():
-        step += int(bad.argmax()) * args.num_envs
-        raise FloatingPointError(f"{name} is not a finite number at step {step}, seed {args.seed}")
+def check_finite(step: int, args: Args, **quantities: np.ndarray) -> None:
+    """Raise FloatingPointError at the first NaN or infinity in arrays (T, N, ...) from step on."""
+    for name, values in quantities.items():
+        bad = ~np.isfinite(values).all(axis=tuple(range(1, values.ndim)))  # (T,)
+        if bad.any():
+            where = f"step {step + int(bad.argmax()) * args.num_envs}, seed {args.seed}"
+            raise FloatingPointError(f"{name} is not a finite number at {where}")
 
 
 def write_file(path: Path, content: bytes) -> None:
@@ -535,6 +536,7 @@ def main(args: Args) -> dict:
     if resumed is not None:
         args, checkpoint = load_run("resume", resumed)
 
+    # [same: setup]
     # T steps, N environments, O observation, A action, B = N T samples a batch, M a minibatch
     T, N, M = args.num_steps, args.num_envs, args.minibatch_size
     B = N * T
@@ -548,18 +550,21 @@ def main(args: Args) -> dict:
     rewards, terminated, ended = np.zeros((3, T, N))  # (T, N) each
     torch.manual_seed(seeds[N])
     agent = Agent(observations.shape[1], len(low), args.norm_obs, args.orthogonal_init)
-    agent.log_std.requires_grad_(args.log_std_schedule is None)
-    params = [param for param in agent.parameters() if param.requires_grad]
     generator = torch.Generator().manual_seed(seeds[N + 1])  # of the actions and the minibatches
-    step = compile_or_fall_back(train_step) if args.compile else train_step
-
     # What changes as the run goes on, besides the agent, the generator and the environments:
     run = SimpleNamespace(iteration=1, global_step=0, seconds=0.0, episodes_size=0)
     run.observations = observations.tolist()
     run.episode_return, run.episode_length, run.discounted_return = [0.0] * N, [0] * N, [0.0] * N
+    # [/same]
+    if args.log_std_schedule is not None:
+        log_std_schedule = torch.linspace(*args.log_std_schedule, num_iterations + 1)
+        agent.log_std.requires_grad_(False).fill_(log_std_schedule[0])
+    params = [param for param in agent.parameters() if param.requires_grad]
+    step = compile_or_fall_back(train_step) if args.compile else train_step
     run.beta, run.gradient_steps = args.kl_beta, 0
     run.m = [torch.zeros_like(param) for param in params]  # Adam's moments
     run.v = [torch.zeros_like(param) for param in params]
+    # [same: start]
     if checkpoint is not None:
         restore_checkpoint(checkpoint, agent, generator, envs, run)
     observations = np.array(run.observations)  # (N, O)
@@ -587,25 +592,24 @@ def main(args: Args) -> dict:
         iteration_start, old_episodes = time.perf_counter(), len(returns)
 
         # (1) Run pi_old in each of N environments for T steps.
-        if args.log_std_schedule is not None:
-            schedule = torch.linspace(*args.log_std_schedule, num_iterations + 1)
-            agent.log_std.data.fill_(schedule[iteration - 1])
         # The policy in numpy: 12 us a step, torch takes 45, which would be a quarter of the run.
         obs_mean, obs_std = agent.obs_moments.mean.numpy(), agent.obs_moments.std().numpy()
         actor = [(x.weight.detach().numpy().T, x.bias.detach().numpy()) for x in agent.actor[::2]]
-        std = agent.log_std.detach().exp().numpy()  # (A,)
+        std, limit = agent.log_std.detach().exp().numpy(), agent.obs_limit  # (A,)
         noise = torch.randn((T, N, len(low)), generator=generator).numpy()  # (T, N, A)
         for t in range(T):
             obs[t] = observations
-            x = ((observations - obs_mean) / obs_std).clip(-agent.obs_limit, agent.obs_limit)
-            x = x.astype(np.float32)  # (N, O)
+            x = (
+                ((observations - obs_mean) / obs_std).clip(-limit, limit).astype(np.float32)
+            )  # (N, O)
             for weight, bias in actor[:-1]:
                 x = np.tanh(x @ weight + bias)  # (N, 64)
             actions[t] = x @ actor[-1][0] + actor[-1][1] + std * noise[t]
             run.global_step += N
             if not np.isfinite(actions[t]).all():  # before it reaches the physics
-                check_finite("observation", obs[t : t + 1], run.global_step, args)
-                check_finite("action", actions[t : t + 1], run.global_step, args)
+                check_finite(
+                    run.global_step, args, observation=obs[t, None], action=actions[t, None]
+                )
             # The environment gets a clipped copy; the policy learns from what it sampled.
             clipped_actions = actions[t].clip(low, high)  # (N, A)
             for n, env in enumerate(envs):
@@ -620,8 +624,7 @@ def main(args: Args) -> dict:
                     print(*row, f"{time.perf_counter() - start:.2f}", sep=",", file=episodes)
                     run.episode_return[n], run.episode_length[n] = 0.0, 0
                     observations[n], _ = env.reset()
-        check_finite("observation", next_obs, run.global_step - B + N, args)
-        check_finite("reward", rewards, run.global_step - B + N, args)
+        check_finite(run.global_step - B + N, args, observation=next_obs, reward=rewards)
 
         # (2) Estimate advantages.
         scaled_rewards = rewards  # (T, N)
@@ -635,7 +638,9 @@ def main(args: Args) -> dict:
             b_next_obs = agent.normalise(torch.from_numpy(next_obs).flatten(0, 1))  # (B, O)
             b_actions = torch.from_numpy(actions).flatten(0, 1)  # (B, A)
             b_old_mean, old_log_std = agent.actor(b_obs), agent.log_std.clone()  # (B, A), (A,)
-            b_old_logprob = gaussian_logprob(b_actions, b_old_mean, old_log_std)  # (B,)
+            b_noise = torch.from_numpy(noise).flatten(0, 1) * old_log_std.exp()  # (B, A)
+            if not torch.allclose(b_old_mean + b_noise, b_actions, rtol=1e-3, atol=1e-3):
+                raise RuntimeError("the numpy policy in step (1) is not agent.actor: adapt it")
             b_values = agent.critic(b_obs).squeeze(-1)  # (B,)
             b_next_values = agent.critic(b_next_obs).squeeze(-1)  # (B,)
             passes, value_passes = 1.0, 2.0  # the cost meter: passes over the whole batch
@@ -645,11 +650,13 @@ def main(args: Args) -> dict:
         b_returns = b_advantages + b_values  # (B,), V^targ
         if args.norm_adv:  # not in the paper: OpenAI baselines
             b_advantages = whiten(b_advantages)
+        # [/same]
 
         # (3) Optimise L for K epochs over minibatches of size M.
         learning_rate = args.learning_rate
         if args.anneal_lr:  # not in Table 3: OpenAI baselines
             learning_rate *= 1 - (iteration - 1) / num_iterations
+        b_old_logprob = gaussian_logprob(b_actions, b_old_mean, old_log_std)  # (B,)
         batch = (b_obs, b_actions, b_old_mean, b_old_logprob, b_values, b_advantages, b_returns)
         beta, sums = torch.tensor(run.beta), torch.zeros(5)
         for epoch in range(args.num_epochs):
@@ -669,15 +676,19 @@ def main(args: Args) -> dict:
             passes += 1
         if args.objective == "kl-adaptive":
             run.beta = adapt_beta(run.beta, kl, args.kl_target)
-        if args.norm_obs:
-            agent.obs_moments.update(torch.from_numpy(obs).flatten(0, 1))
+        if args.log_std_schedule is not None:
+            agent.log_std.fill_(log_std_schedule[iteration])
         names = ("policy_loss", "value_loss", "entropy", "clip_fraction", "grad_norm")
         means = (sums / (args.num_epochs * B // M)).tolist()  # over the whole update
-        check_finite("loss, gradient or KL", np.array([[*means, kl]]), run.global_step, args)
         metrics = {f"losses/{name}": mean for name, mean in zip(names, means)}
         metrics["losses/kl_old_new"] = kl
-        metrics["losses/explained_variance"] = explained_variance(b_values, b_returns)
         metrics["charts/learning_rate"], metrics["charts/beta"] = learning_rate, run.beta
+        # [same: report]
+        losses = [value for name, value in metrics.items() if name.startswith("losses/")]
+        check_finite(run.global_step, args, loss=np.array([losses]))
+        if args.norm_obs:  # from the next rollout on
+            agent.obs_moments.update(torch.from_numpy(obs).flatten(0, 1))
+        metrics["losses/explained_variance"] = explained_variance(b_values, b_returns)
         metrics["charts/passes_per_update"] = passes
         metrics["charts/value_passes_per_update"] = value_passes
         metrics["charts/clipped_actions"] = np.mean((actions < low) | (actions > high))
@@ -696,6 +707,7 @@ def main(args: Args) -> dict:
         print(f"go on: python {sys.argv[0]} --resume {run_dir}")
         raise SystemExit(128 + stop_signals[0])
     return result
+    # [/same]
 
 
 if __name__ == "__main__":
