@@ -599,17 +599,14 @@ def main(args: Args) -> dict:
         noise = torch.randn((T, N, len(low)), generator=generator).numpy()  # (T, N, A)
         for t in range(T):
             obs[t] = observations
-            x = (
-                ((observations - obs_mean) / obs_std).clip(-limit, limit).astype(np.float32)
-            )  # (N, O)
+            x = ((observations - obs_mean) / obs_std).clip(-limit, limit).astype(np.float32)
             for weight, bias in actor[:-1]:
                 x = np.tanh(x @ weight + bias)  # (N, 64)
             actions[t] = x @ actor[-1][0] + actor[-1][1] + std * noise[t]
             run.global_step += N
             if not np.isfinite(actions[t]).all():  # before it reaches the physics
-                check_finite(
-                    run.global_step, args, observation=obs[t, None], action=actions[t, None]
-                )
+                last = {"observation": obs[t, None], "action": actions[t, None]}
+                check_finite(run.global_step, args, **last)
             # The environment gets a clipped copy; the policy learns from what it sampled.
             clipped_actions = actions[t].clip(low, high)  # (N, A)
             for n, env in enumerate(envs):
@@ -639,8 +636,8 @@ def main(args: Args) -> dict:
             b_actions = torch.from_numpy(actions).flatten(0, 1)  # (B, A)
             b_old_mean, old_log_std = agent.actor(b_obs), agent.log_std.clone()  # (B, A), (A,)
             b_noise = torch.from_numpy(noise).flatten(0, 1) * old_log_std.exp()  # (B, A)
-            if not torch.allclose(b_old_mean + b_noise, b_actions, rtol=1e-3, atol=1e-3):
-                raise RuntimeError("the numpy policy in step (1) is not agent.actor: adapt it")
+            same = torch.allclose(b_old_mean + b_noise, b_actions, rtol=1e-3, atol=1e-3)
+            assert same, "the numpy policy of step (1) is not agent.actor: adapt it"
             b_values = agent.critic(b_obs).squeeze(-1)  # (B,)
             b_next_values = agent.critic(b_next_obs).squeeze(-1)  # (B,)
             passes, value_passes = 1.0, 2.0  # the cost meter: passes over the whole batch
@@ -684,13 +681,11 @@ def main(args: Args) -> dict:
         metrics["losses/kl_old_new"] = kl
         metrics["charts/learning_rate"], metrics["charts/beta"] = learning_rate, run.beta
         # [same: report]
-        losses = [value for name, value in metrics.items() if name.startswith("losses/")]
-        check_finite(run.global_step, args, loss=np.array([losses]))
+        check_finite(run.global_step, args, loss=np.array([list(metrics.values())]))
         if args.norm_obs:  # from the next rollout on
             agent.obs_moments.update(torch.from_numpy(obs).flatten(0, 1))
         metrics["losses/explained_variance"] = explained_variance(b_values, b_returns)
-        metrics["charts/passes_per_update"] = passes
-        metrics["charts/value_passes_per_update"] = value_passes
+        metrics["charts/passes_per_update"], metrics["charts/value_passes"] = passes, value_passes
         metrics["charts/clipped_actions"] = np.mean((actions < low) | (actions > high))
         metrics["charts/SPS"] = B / (time.perf_counter() - iteration_start)
         report(writer, bar, run.global_step, metrics, returns, returns[old_episodes:])

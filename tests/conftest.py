@@ -11,17 +11,15 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
-MUJOCO_SCRIPTS = ["ppo_continuous"]
+MUJOCO_SCRIPTS = ["vpg_continuous", "ppo_continuous", "trpo_continuous"]
 
 # Ten iterations of 128 steps, in about a second.
 SMALL = {"env_id": "InvertedPendulum-v5", "num_steps": 128, "total_timesteps": 1280}
-SMALL |= {"compile": False, "save_every": 2}
-# The same as flags of each script, with what only one of them has.
-OWN = {"ppo_continuous": {"minibatch_size": 32}}
+SMALL |= {"minibatch_size": 32, "compile": False, "save_every": 2}
 
 
 def small_args(module, **changes):
-    return module.Args(**{**SMALL, **OWN[module.__name__], **changes})
+    return module.Args(**{**SMALL, **changes})
 
 
 def flags(**values) -> list[str]:
@@ -36,8 +34,8 @@ def flags(**values) -> list[str]:
     return words
 
 
-def small_flags(script: str, **changes) -> list[str]:
-    return flags(**{**SMALL, **OWN[script], **changes})
+def small_flags(**changes) -> list[str]:
+    return flags(**{**SMALL, **changes})
 
 
 def command(script: str, *arguments) -> list[str]:

@@ -19,6 +19,8 @@ from conftest import ROOT, command, flags, run, small_args, small_flags
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 import ppo_continuous as ppo
+import trpo_continuous as trpo
+import vpg_continuous as vpg
 
 
 def episodes(run_dir) -> list[tuple]:
@@ -45,7 +47,7 @@ def scalars(run_dir, tag) -> list[tuple]:
 
 # ------------------------------------------------------------------------ what a run leaves behind
 def test_the_command_line_trains_and_leaves_everything_behind(script, tmp_path):
-    done = run(script, *small_flags(script, compile=True), cwd=tmp_path)
+    done = run(script, *small_flags(compile=True), cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     (run_dir,) = Path(tmp_path, "runs").iterdir()
     assert run_dir.name.startswith(f"InvertedPendulum-v5__{script}__seed1__")
@@ -69,7 +71,7 @@ def test_the_command_line_trains_and_leaves_everything_behind(script, tmp_path):
 
 def test_a_copied_script_runs_alone(script, tmp_path):
     copy = shutil.copy(ROOT / f"{script}.py", tmp_path / "fork.py")
-    words = [*command(script)[:1], copy, *small_flags(script, total_timesteps=256)]
+    words = [*command(script)[:1], copy, *small_flags(total_timesteps=256)]
     done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert "__fork__seed1" in next(Path(tmp_path, "runs").iterdir()).name
@@ -225,7 +227,7 @@ def test_an_interrupted_run_resumes_to_the_same_end(module, changes):
     result = module.main(module.Args(resume="b"))
     assert result["status"] == "finished"
     assert_same_run("straight", "b")
-    for tag in ("losses/kl_old_new", "charts/learning_rate"):
+    for tag in ("losses/kl_old_new", "losses/value_loss"):
         assert scalars("b", tag) == scalars("straight", tag)
 
 
@@ -242,7 +244,7 @@ def test_all_objectives_resume(module):
 
 def test_kill_9_at_random_moments_loses_nothing(script, tmp_path):
     """Kill and resume until it is through; rows after the checkpoint must not come twice."""
-    words = small_flags(script, total_timesteps=128 * 60)
+    words = small_flags(total_timesteps=128 * 60)
     assert run(script, *words, "--run-dir", "straight", cwd=tmp_path).returncode == 0
     rng, kills = random.Random(0), 0
     words += ["--run-dir", "b"]
@@ -272,7 +274,7 @@ def test_kill_9_at_random_moments_loses_nothing(script, tmp_path):
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_signals_save_and_say_how_to_go_on(script, tmp_path, number):
-    words = [*small_flags(script, total_timesteps=10**6, save_every=10**6), "--run-dir", "a"]
+    words = [*small_flags(total_timesteps=10**6, save_every=10**6), "--run-dir", "a"]
     process = subprocess.Popen(
         command(script, *words),
         stdout=subprocess.PIPE,
@@ -340,20 +342,21 @@ BAD = [
     ({"num_envs": -1}, ["--num-envs -1", "1 or more"]),
     ({"gamma": 1.01}, ["--gamma 1.01", "from 0 to 1"]),
     ({"gae_lambda": float("nan")}, ["--gae-lambda nan", "from 0 to 1"]),
-    ({"learning_rate": float("nan")}, ["--learning-rate nan", "above 0"]),
-    ({"learning_rate": 0.0}, ["--learning-rate 0.0", "above 0"]),
+    ({"adam_eps": float("nan")}, ["--adam-eps nan", "above 0"]),
+    ({"adam_eps": 0.0}, ["--adam-eps 0.0", "above 0"]),
     ({"seed": -1}, ["--seed -1", "from 0"]),
     ({"save_every": 0}, ["--save-every 0", "1 or more"]),
     ({"env_id": "CartPole-v1"}, ["--env-id CartPole-v1", "Discrete(2)"]),
     ({"env_id": "HalfCheta-v5"}, ["--env-id HalfCheta-v5", "HalfCheetah"]),
     ({"env_id": "Nothing-v0"}, ["--env-id Nothing-v0", "doesn't exist"]),
     ({"eval_episodes": 3}, ["--eval-episodes 3", "leave it out"]),
-    ({"run_dir": "/proc/no"}, ["--run-dir /proc/no", "another folder"]),
-]
-BAD_PPO = [
     ({"minibatch_size": 33}, ["--minibatch-size 33", "= 128; the nearest is 32"]),
     ({"minibatch_size": 1}, ["--minibatch-size 1", "2 or more"]),
     ({"num_steps": 1, "total_timesteps": 10}, ["--minibatch-size 32", "the nearest is none"]),
+    ({"run_dir": "/proc/no"}, ["--run-dir /proc/no", "another folder"]),
+]
+BAD_PPO = [
+    ({"max_grad_norm": -0.5}, ["--max-grad-norm -0.5", "0 or more"]),
     ({"num_epochs": 0}, ["--num-epochs 0", "1 or more"]),
     ({"objective": "none", "clip_coef": 0.1}, ["--clip-coef 0.1", "leave it out"]),
     ({"objective": "kl-fixed", "kl_target": 0.1}, ["--kl-target 0.1", "leave it out"]),
@@ -385,8 +388,24 @@ def test_bad_input_of_ppo_is_refused_in_one_line(capsys, changes, words):
     refused(ppo, capsys, small_args(ppo, **changes), words)
 
 
+BAD_OTHERS = [
+    (vpg, {"learning_rate": float("nan")}, ["--learning-rate nan", "above 0"]),
+    (vpg, {"num_value_epochs": 0}, ["--num-value-epochs 0", "1 or more"]),
+    (vpg, {"adaptive_lr": False, "lr_kl_target": 0.1}, ["--lr-kl-target 0.1", "leave it out"]),
+    (trpo, {"max_kl": 0.0}, ["--max-kl 0.0", "above 0"]),
+    (trpo, {"cg_iters": 0}, ["--cg-iters 0", "1 or more"]),
+    (trpo, {"cg_damping": -0.1}, ["--cg-damping -0.1", "0 or more"]),
+    (trpo, {"value_learning_rate": float("inf")}, ["--value-learning-rate inf", "above 0"]),
+]
+
+
+@pytest.mark.parametrize("algorithm,changes,words", BAD_OTHERS)
+def test_bad_input_of_the_others_is_refused_in_one_line(capsys, algorithm, changes, words):
+    refused(algorithm, capsys, small_args(algorithm, **changes), words)
+
+
 def test_bad_input_on_the_command_line(script, tmp_path):
-    for words in (["--num-steps", "0"], ["--learning-rate", "much"], ["--compile", "maybe"]):
+    for words in (["--num-steps", "0"], ["--adam-eps", "much"], ["--compile", "maybe"]):
         done = run(script, *words, cwd=tmp_path)
         assert done.returncode == 2 and "Traceback" not in done.stderr
         assert words[0] in done.stdout + done.stderr or words[1] in done.stdout + done.stderr
@@ -452,7 +471,7 @@ def test_nan_in_the_loss_stops_the_run(module, monkeypatch):
 
 def test_a_failed_run_ends_in_one_line(script, tmp_path):
     os.symlink("/dev/full", tmp_path / "full")
-    words = small_flags(script, total_timesteps=256)
+    words = small_flags(total_timesteps=256)
     (tmp_path / "a").mkdir()
     os.symlink("/dev/full", tmp_path / "a" / "checkpoint.tmp")
     done = run(script, *words, "--run-dir", "a", cwd=tmp_path)
