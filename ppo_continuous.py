@@ -18,12 +18,14 @@ Paper: Schulman et al. 2017, arXiv 1707.06347. Algorithm 1, with the objectives 
     T num_steps    N num_envs    K num_epochs    M minibatch_size    gamma gamma    r ratio
     lambda gae_lambda    eps clip_coef    beta kl_beta    d_targ kl_target    A advantages
 
-The defaults are Table 3's, with eps = 0.2. Not in the paper, and how to switch each off (or on):
+The defaults are Table 3's, with eps = 0.2.
+Not in the paper, and how to switch each off (or on):
 
-    on:   observation scaling and clipping  --no-norm-obs      stepsize decay  --no-anneal-lr
-          reward scaling and clipping       --no-norm-reward   orthogonal      --no-orthogonal-init
-          advantage normalisation           --no-norm-adv      Adam eps 1e-5   --adam-eps 1e-8
-    off:  gradient clipping  --max-grad-norm 0.5               value-loss clipping  --clip-vloss
+    on:   observation scaling and clipping  --no-norm-obs      orthogonal      --no-orthogonal-init
+          reward scaling and clipping       --no-norm-reward   Adam eps 1e-5   --adam-eps 1e-8
+          advantage normalisation           --no-norm-adv      log std of -1   --log-std-init 0
+          stepsize decay                    --no-anneal-lr
+    off:  gradient clipping                 --max-grad-norm .5 value clipping  --clip-vloss
 
 Train:        python ppo_continuous.py --env-id HalfCheetah-v5 --seed 1
 Quick check:  python ppo_continuous.py --env-id InvertedPendulum-v5 --total-timesteps 50000
@@ -102,6 +104,7 @@ class Args:
     max_grad_norm: float = 0.0  # scale longer gradients down to this length, 0: no limit
     # extras
     orthogonal_init: bool = True  # orthogonal first weights, small for actions; else PyTorch's
+    log_std_init: float = -1.0  # log std of the actions at the start
     log_std_schedule: tuple[float, float] | None = None  # linear, not learnt (Table 4: -0.7 -1.6)
 
 
@@ -116,9 +119,11 @@ def check_args(args: Args) -> None:
     """Refuse, before any work, arguments that cannot work or would be ignored."""
     B, M, given = args.num_envs * args.num_steps, args.minibatch_size, asdict(args)
     for names, low, high, remedy in (
-        ("num_envs num_steps num_epochs save_every eval_episodes", 1, 1e9, "must be 1 or more"),
+        ("num_envs num_steps save_every eval_episodes", 1, 1e9, "must be 1 or more"),
+        ("num_epochs", 1, 1e9, "must be 1 or more"),
         ("clip_coef kl_beta kl_target learning_rate adam_eps", 1e-12, 1e9, "must be above 0"),
         ("vf_coef ent_coef max_grad_norm", 0, 1e9, "must be 0 or more"),
+        ("log_std_init", -20, 20, "must be from -20 to 20"),
         ("gamma gae_lambda", 0, 1, "must be from 0 to 1"),
         ("seed", 0, 2**32 - 1, "must be from 0 to 2**32 - 1"),
         ("total_timesteps", B, 1e12, f"must be num_envs * num_steps = {B}, one iteration, or more"),
@@ -135,9 +140,10 @@ def check_args(args: Args) -> None:
         refuse("minibatch_size", M, remedy)
     if args.run_dir and Path(args.run_dir, "config.json").exists():
         refuse("run_dir", args.run_dir, "holds a run; --resume it, or name another folder")
-    used = {"clip_coef": args.objective == "clip", "clip_vloss": args.objective == "clip"}
+    used = dict.fromkeys(("eval_episodes", "capture_video"), False)  # training does not
+    used |= {"clip_coef": args.objective == "clip", "clip_vloss": args.objective == "clip"}
     used |= {"kl_beta": args.objective[:2] == "kl", "kl_target": args.objective == "kl-adaptive"}
-    used |= dict.fromkeys(("eval_episodes", "capture_video"), False)  # training does not
+    used |= {"log_std_init": args.log_std_schedule is None}
     if args.resume is not None:
         used = {name: name == "resume" for name in given}
     elif args.evaluate is not None:
@@ -550,6 +556,7 @@ def main(args: Args) -> dict:
     rewards, terminated, ended = np.zeros((3, T, N))  # (T, N) each
     torch.manual_seed(seeds[N])
     agent = Agent(observations.shape[1], len(low), args.norm_obs, args.orthogonal_init)
+    agent.log_std.data.fill_(args.log_std_init)
     generator = torch.Generator().manual_seed(seeds[N + 1])  # of the actions and the minibatches
     # What changes as the run goes on, besides the agent, the generator and the environments:
     run = SimpleNamespace(iteration=1, global_step=0, seconds=0.0, episodes_size=0)

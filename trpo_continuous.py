@@ -21,11 +21,12 @@ replaces: the bound on the step is enforced, at a price. `diff` it with ppo_cont
     T num_steps    N num_envs    delta max_kl    gamma gamma    lambda gae_lambda
     r ratio    A advantages    g gradient    s direction
 
-Not in the paper, and how to switch each off:
+Not in the paper, and how to switch each off (or on):
 
-    on:   observation scaling and clipping  --no-norm-obs      damping of H    --cg-damping 0
-          reward scaling and clipping       --no-norm-reward   orthogonal      --no-orthogonal-init
-          advantage normalisation           --no-norm-adv      Adam eps 1e-5   --adam-eps 1e-8
+    on:   observation scaling and clipping  --no-norm-obs      orthogonal      --no-orthogonal-init
+          reward scaling and clipping       --no-norm-reward   Adam eps 1e-5   --adam-eps 1e-8
+          advantage normalisation           --no-norm-adv      log std of -1   --log-std-init 0
+          damping of H                      --cg-damping 0
 
 Train:        python trpo_continuous.py --env-id HalfCheetah-v5 --seed 1
 Quick check:  python trpo_continuous.py --env-id InvertedPendulum-v5 --total-timesteps 50000
@@ -96,6 +97,7 @@ class Args:
     minibatch_size: int = 64  # M, samples per gradient step (of the value network)
     # extras
     orthogonal_init: bool = True  # orthogonal first weights, small for actions; else PyTorch's
+    log_std_init: float = -1.0  # log std of the actions at the start
 
 
 def refuse(flag: str, value, remedy: str) -> None:
@@ -109,15 +111,11 @@ def check_args(args: Args) -> None:
     """Refuse, before any work, arguments that cannot work or would be ignored."""
     B, M, given = args.num_envs * args.num_steps, args.minibatch_size, asdict(args)
     for names, low, high, remedy in (
-        (
-            "num_envs num_steps num_value_epochs cg_iters line_search_steps",
-            1,
-            1e9,
-            "must be 1 or more",
-        ),
-        ("save_every eval_episodes", 1, 1e9, "must be 1 or more"),
+        ("num_envs num_steps save_every eval_episodes", 1, 1e9, "must be 1 or more"),
+        ("num_value_epochs cg_iters line_search_steps", 1, 1e9, "must be 1 or more"),
         ("max_kl value_learning_rate adam_eps", 1e-12, 1e9, "must be above 0"),
         ("cg_damping", 0, 1e9, "must be 0 or more"),
+        ("log_std_init", -20, 20, "must be from -20 to 20"),
         ("gamma gae_lambda", 0, 1, "must be from 0 to 1"),
         ("seed", 0, 2**32 - 1, "must be from 0 to 2**32 - 1"),
         ("total_timesteps", B, 1e12, f"must be num_envs * num_steps = {B}, one iteration, or more"),
@@ -340,18 +338,15 @@ def conjugate_gradient(matvec, b: Tensor, iterations: int) -> tuple[Tensor, int]
     return x, iterations
 
 
-def line_search(
-    policy_at, theta: Tensor, step: Tensor, surrogate: float, max_kl: float, tries: int
-):
-    """The longest theta + 0.8^k step, k < tries, that improves the surrogate with a KL <= max_kl.
+def line_search(measure, theta: Tensor, step: Tensor, surrogate: float, max_kl: float, tries: int):
+    """The longest theta + 0.8^k step, k < tries, of better surrogate and with KL <= max_kl.
 
-    policy_at(theta) returns both; surrogate is that of theta (P,) itself. TRPO (1502.05477) appendix
-    C; the 0.8 is Spinning Up's. Returns theta, the old one if no step will do, whether one did, and
-    the number of tries.
+    measure(theta) returns both; surrogate is that of theta (P,) itself. TRPO (1502.05477) appendix
+    C. Returns theta (the old one, if no step will do), whether one did, and the number of tries.
     """
     for k in range(tries):
         new_theta = theta + 0.8**k * step
-        new_surrogate, kl = policy_at(new_theta)
+        new_surrogate, kl = measure(new_theta)
         if new_surrogate > surrogate and kl <= max_kl:
             return new_theta, True, k + 1
     return theta, False, tries
@@ -378,7 +373,7 @@ def explained_variance(values: np.ndarray, returns: np.ndarray) -> float:
 
 
 def surrogate_and_kl(agent, batch) -> tuple[Tensor, Tensor]:
-    """E[r A] and E[KL(pi_old || pi)] of the policy on the whole batch."""
+    """E[r A] and E[KL(pi_old || pi)] over the whole batch."""
     obs, actions, advantages, old_mean, old_log_std, old_logprob = batch  # (B, ...)
     mean, log_std = agent.actor(obs), agent.log_std  # (B, A), (A,)
     ratio = (gaussian_logprob(actions, mean, log_std) - old_logprob).exp()  # (B,)
@@ -387,8 +382,8 @@ def surrogate_and_kl(agent, batch) -> tuple[Tensor, Tensor]:
 
 
 @torch.no_grad()
-def evaluate_at(agent, params, batch, theta: Tensor) -> tuple[float, float]:
-    """Set the policy's parameters to theta (P,), and see how good and how far away it is."""
+def policy_at(agent, params, batch, theta: Tensor) -> tuple[float, float]:
+    """The same of the policy with the parameters theta (P,), which it then has."""
     vector_to_parameters(theta, params)
     surrogate, kl = surrogate_and_kl(agent, batch)
     return surrogate.item(), kl.item()
@@ -566,6 +561,7 @@ def main(args: Args) -> dict:
     rewards, terminated, ended = np.zeros((3, T, N))  # (T, N) each
     torch.manual_seed(seeds[N])
     agent = Agent(observations.shape[1], len(low), args.norm_obs, args.orthogonal_init)
+    agent.log_std.data.fill_(args.log_std_init)
     generator = torch.Generator().manual_seed(seeds[N + 1])  # of the actions and the minibatches
     # What changes as the run goes on, besides the agent, the generator and the environments:
     run = SimpleNamespace(iteration=1, global_step=0, seconds=0.0, episodes_size=0)
@@ -575,7 +571,7 @@ def main(args: Args) -> dict:
     policy_params = [*agent.actor.parameters(), agent.log_std]
     value_params = list(agent.critic.parameters())
     step = compile_or_fall_back(value_step) if args.compile else value_step
-    run.rejected_steps, run.value_steps = 0, 0
+    run.rejected_steps, run.gradient_steps = 0, 0
     run.m = [torch.zeros_like(param) for param in value_params]  # Adam's moments
     run.v = [torch.zeros_like(param) for param in value_params]
     # [same: start]
@@ -673,16 +669,13 @@ def main(args: Args) -> dict:
         direction, cg_iters = conjugate_gradient(fisher, gradient, args.cg_iters)  # s, (P,)
         curvature = direction @ fisher(direction)  # s'Hs
         passes += 3 + 2 * (cg_iters + 1)  # forward, two gradients, and two passes for each H v
-        old_surrogate, accepted, tries = surrogate.item(), False, 0
+        theta, accepted, tries = parameters_to_vector(policy_params).detach(), False, 0
         if curvature > 0:  # else g is 0, or H is not positive definite: stay
             full_step = (2 * args.max_kl / curvature).sqrt() * direction
-            theta = parameters_to_vector(policy_params).detach()  # theta_old, (P,)
-            policy_at = partial(evaluate_at, agent, policy_params, batch)
-            search = (theta, full_step, old_surrogate, args.max_kl, args.line_search_steps)
-            theta, accepted, tries = line_search(policy_at, *search)
-            vector_to_parameters(theta, policy_params)
-        with torch.no_grad():
-            surrogate, kl = surrogate_and_kl(agent, batch)
+            search = (theta, full_step, surrogate.item(), args.max_kl, args.line_search_steps)
+            measure = partial(policy_at, agent, policy_params, batch)
+            theta, accepted, tries = line_search(measure, *search)
+        new_surrogate, kl = policy_at(agent, policy_params, batch, theta)
         passes += tries + 1
         run.rejected_steps += not accepted
 
@@ -692,18 +685,17 @@ def main(args: Args) -> dict:
         for epoch in range(args.num_value_epochs):
             order = torch.randperm(B, generator=generator)
             for minibatch in zip(b_obs[order].split(M), b_returns[order].split(M)):
-                run.value_steps += 1
-                stepsize = torch.tensor(args.value_learning_rate / (1 - 0.9**run.value_steps))
-                v_scale = torch.tensor(1 / (1 - 0.999**run.value_steps))
+                run.gradient_steps += 1
+                stepsize = torch.tensor(args.value_learning_rate / (1 - 0.9**run.gradient_steps))
+                v_scale = torch.tensor(1 / (1 - 0.999**run.gradient_steps))
                 adam = (run.m, run.v, stepsize, v_scale)
                 value_loss += step(agent.critic, value_params, minibatch, adam, args.adam_eps)
                 value_passes += 2 * M / B
         metrics = {"losses/value_loss": value_loss.item() / (args.num_value_epochs * B // M)}
         # [/same]
-        metrics["losses/policy_loss"] = -surrogate.item()
-        metrics["losses/surrogate_gain"] = surrogate.item() - old_surrogate
+        metrics["losses/policy_loss"], metrics["losses/kl_old_new"] = -new_surrogate, kl
+        metrics["losses/surrogate_gain"] = new_surrogate - surrogate.item()
         metrics["losses/entropy"] = gaussian_entropy(old_log_std).item()
-        metrics["losses/kl_old_new"] = kl.item()
         metrics["charts/line_search_tries"] = tries
         metrics["charts/rejected_steps"] = run.rejected_steps
         # [same: report]

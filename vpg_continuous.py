@@ -19,11 +19,12 @@ nothing bounds the step but its size. Read it first; `diff` it with ppo_continuo
     T num_steps    N num_envs    alpha learning_rate    gamma gamma    lambda gae_lambda
     d_targ lr_kl_target    A advantages
 
-Not in the paper, and how to switch each off:
+Not in the paper, and how to switch each off (or on):
 
-    on:   observation scaling and clipping  --no-norm-obs      adapted stepsize  --no-adaptive-lr
-          reward scaling and clipping       --no-norm-reward   orthogonal      --no-orthogonal-init
-          advantage normalisation           --no-norm-adv      Adam eps 1e-5   --adam-eps 1e-8
+    on:   observation scaling and clipping  --no-norm-obs      orthogonal      --no-orthogonal-init
+          reward scaling and clipping       --no-norm-reward   Adam eps 1e-5   --adam-eps 1e-8
+          advantage normalisation           --no-norm-adv      log std of -1   --log-std-init 0
+          adaptive stepsize                 --no-adaptive-lr
 
 Train:        python vpg_continuous.py --env-id HalfCheetah-v5 --seed 1
 Quick check:  python vpg_continuous.py --env-id InvertedPendulum-v5 --total-timesteps 50000
@@ -91,6 +92,7 @@ class Args:
     minibatch_size: int = 64  # M, samples per gradient step (of the value network)
     # extras
     orthogonal_init: bool = True  # orthogonal first weights, small for actions; else PyTorch's
+    log_std_init: float = -1.0  # log std of the actions at the start
 
 
 def refuse(flag: str, value, remedy: str) -> None:
@@ -104,9 +106,10 @@ def check_args(args: Args) -> None:
     """Refuse, before any work, arguments that cannot work or would be ignored."""
     B, M, given = args.num_envs * args.num_steps, args.minibatch_size, asdict(args)
     for names, low, high, remedy in (
-        ("num_envs num_steps num_value_epochs", 1, 1e9, "must be 1 or more"),
-        ("save_every eval_episodes", 1, 1e9, "must be 1 or more"),
+        ("num_envs num_steps save_every eval_episodes", 1, 1e9, "must be 1 or more"),
+        ("num_value_epochs", 1, 1e9, "must be 1 or more"),
         ("lr_kl_target learning_rate value_learning_rate adam_eps", 1e-12, 1e9, "must be above 0"),
+        ("log_std_init", -20, 20, "must be from -20 to 20"),
         ("gamma gae_lambda", 0, 1, "must be from 0 to 1"),
         ("seed", 0, 2**32 - 1, "must be from 0 to 2**32 - 1"),
         ("total_timesteps", B, 1e12, f"must be num_envs * num_steps = {B}, one iteration, or more"),
@@ -123,8 +126,8 @@ def check_args(args: Args) -> None:
         refuse("minibatch_size", M, remedy)
     if args.run_dir and Path(args.run_dir, "config.json").exists():
         refuse("run_dir", args.run_dir, "holds a run; --resume it, or name another folder")
-    used = {"lr_kl_target": args.adaptive_lr}
-    used |= dict.fromkeys(("eval_episodes", "capture_video"), False)  # training does not
+    used = dict.fromkeys(("eval_episodes", "capture_video"), False)  # training does not
+    used |= {"lr_kl_target": args.adaptive_lr}
     if args.resume is not None:
         used = {name: name == "resume" for name in given}
     elif args.evaluate is not None:
@@ -497,6 +500,7 @@ def main(args: Args) -> dict:
     rewards, terminated, ended = np.zeros((3, T, N))  # (T, N) each
     torch.manual_seed(seeds[N])
     agent = Agent(observations.shape[1], len(low), args.norm_obs, args.orthogonal_init)
+    agent.log_std.data.fill_(args.log_std_init)
     generator = torch.Generator().manual_seed(seeds[N + 1])  # of the actions and the minibatches
     # What changes as the run goes on, besides the agent, the generator and the environments:
     run = SimpleNamespace(iteration=1, global_step=0, seconds=0.0, episodes_size=0)
@@ -506,7 +510,7 @@ def main(args: Args) -> dict:
     policy_params = [*agent.actor.parameters(), agent.log_std]
     value_params = list(agent.critic.parameters())
     step = compile_or_fall_back(value_step) if args.compile else value_step
-    run.learning_rate, run.value_steps = args.learning_rate, 0
+    run.learning_rate, run.gradient_steps = args.learning_rate, 0
     run.policy_m = [torch.zeros_like(param) for param in policy_params]  # Adam's moments
     run.policy_v = [torch.zeros_like(param) for param in policy_params]
     run.m = [torch.zeros_like(param) for param in value_params]  # and the value network's
@@ -619,9 +623,9 @@ def main(args: Args) -> dict:
         for epoch in range(args.num_value_epochs):
             order = torch.randperm(B, generator=generator)
             for minibatch in zip(b_obs[order].split(M), b_returns[order].split(M)):
-                run.value_steps += 1
-                stepsize = torch.tensor(args.value_learning_rate / (1 - 0.9**run.value_steps))
-                v_scale = torch.tensor(1 / (1 - 0.999**run.value_steps))
+                run.gradient_steps += 1
+                stepsize = torch.tensor(args.value_learning_rate / (1 - 0.9**run.gradient_steps))
+                v_scale = torch.tensor(1 / (1 - 0.999**run.gradient_steps))
                 adam = (run.m, run.v, stepsize, v_scale)
                 value_loss += step(agent.critic, value_params, minibatch, adam, args.adam_eps)
                 value_passes += 2 * M / B

@@ -8,6 +8,7 @@ from pathlib import Path
 import gymnasium as gym
 import numpy as np
 import pytest
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
@@ -46,6 +47,11 @@ def run(script: str, *arguments, cwd) -> subprocess.CompletedProcess:
     return subprocess.run(
         command(script, *arguments), cwd=cwd, capture_output=True, text=True, timeout=600
     )
+
+
+def scalars(run_dir, tag) -> list[tuple]:
+    events = EventAccumulator(str(run_dir), size_guidance={"scalars": 0}).Reload()
+    return [(event.step, event.value) for event in events.Scalars(tag)]
 
 
 @pytest.fixture(params=MUJOCO_SCRIPTS)

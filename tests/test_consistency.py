@@ -17,7 +17,7 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 SCRIPTS = ["vpg_continuous.py", "ppo_continuous.py", "trpo_continuous.py"]
 OWN = {"Args", "main", "train_step", "check_args"}
-STEPS = {"train_step", "value_step", "surrogate_and_kl", "evaluate_at"}  # built from formulas
+STEPS = {"train_step", "value_step", "surrogate_and_kl", "policy_at"}  # built from formulas
 BANNERS = ["arguments", "environment", "networks", "mathematics"]
 BANNERS += ["saving, resuming, evaluating", "main"]
 

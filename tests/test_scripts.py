@@ -15,7 +15,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import torch
-from conftest import ROOT, command, flags, run, small_args, small_flags
+from conftest import ROOT, command, flags, run, scalars, small_args, small_flags
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 import ppo_continuous as ppo
@@ -38,11 +38,6 @@ def assert_same_run(a, b):
     assert episodes(a) == episodes(b) and len(episodes(a)) > 0
     for (name, p), q in zip(parameters(a).items(), parameters(b).values()):
         assert torch.equal(p, q), name
-
-
-def scalars(run_dir, tag) -> list[tuple]:
-    events = EventAccumulator(str(run_dir), size_guidance={"scalars": 0}).Reload()
-    return [(event.step, event.value) for event in events.Scalars(tag)]
 
 
 # ------------------------------------------------------------------------ what a run leaves behind
