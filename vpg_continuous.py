@@ -41,6 +41,7 @@ import re
 import signal
 import sys
 import time
+import warnings
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -453,6 +454,10 @@ def evaluate(args: Args) -> dict:
         os.environ.setdefault("MUJOCO_GL", renderers[0].lower())
     env = make_env(saved.env_id, render_mode="rgb_array" if args.capture_video else None)
     if args.capture_video:
+        if renderer := getattr(env.unwrapped, "mujoco_renderer", None):  # follow who runs away
+            camera = mujoco.mj_name2id(env.unwrapped.model, mujoco.mjtObj.mjOBJ_CAMERA, "track")
+            renderer.camera_id = camera  # -1, the one that does not move, if there is no "track"
+        warnings.filterwarnings("ignore", ".*Overwriting existing videos")
         env = gym.wrappers.RecordVideo(env, args.evaluate, lambda n: n == 0, name_prefix="video")
     agent = Agent(env.observation_space.shape[0], env.action_space.shape[0], saved.norm_obs)
     agent.load_state_dict(checkpoint["agent"])
@@ -472,6 +477,8 @@ def evaluate(args: Args) -> dict:
     env.close()
     mean, std = returns.mean(), returns.std()
     print(f"{saved.env_id}: return {mean:.1f} ± {std:.1f}, mean ± std of {len(returns)} episodes")
+    if args.capture_video:
+        print(f"video of the first: {args.evaluate}/video-episode-0.mp4")
     return {"mean": float(mean), "std": float(std), "returns": returns.tolist()}
 
 

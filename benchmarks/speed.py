@@ -1,16 +1,19 @@
 """Steps per second of a script against its peer: interleaved pairs, one thread each.
 
-    python -m benchmarks.speed                         ppo_continuous.py, HalfCheetah-v5
+    python -m benchmarks.speed                               ppo_continuous.py on HalfCheetah-v5
     python -m benchmarks.speed --no-compile
+    python -m benchmarks.speed --script trpo_continuous      against sb3-contrib's TRPO
     python -m benchmarks.speed --env-ids HalfCheetah-v5 Hopper-v5 ...
 
-Both sides get the same environment, horizon, minibatch size, epochs and network sizes. Ours also
-scales observations and rewards, which Stable-Baselines3 would do in a wrapper; it runs without.
-Each measurement is a process of its own. The clock starts after the second iteration, so that
-neither imports nor compiling count; the time until then is printed apart. "env share" is the part
-of our time spent inside env.step: 100% would leave nothing to win.
+The peers are Stable-Baselines3's PPO and sb3-contrib's TRPO, with the script's horizon, minibatch
+size, epochs, conjugate gradient iterations and network sizes. Ours also scales observations and
+rewards, which the peers leave to a wrapper; they run without. Each measurement is a process of its
+own. The clock starts after the second iteration, so that neither imports nor compiling count; the
+time until then is printed apart. "env share" is the part of our time inside env.step: at 100% there
+would be nothing left to win.
 """
 
+import importlib
 import json
 import os
 import statistics
@@ -19,6 +22,7 @@ import sys
 import tempfile
 import time
 from dataclasses import dataclass, field
+from typing import Literal
 
 import tyro
 
@@ -29,20 +33,21 @@ WARM_UP = 2  # iterations
 class Speed:
     """Measure steps per second of a script against its peer."""
 
+    script: Literal["ppo_continuous", "trpo_continuous"] = "ppo_continuous"
+    """ours"""
     env_ids: list[str] = field(default_factory=lambda: ["HalfCheetah-v5"])
     """environments"""
     pairs: int = 3
     """pairs of runs per environment, ours and the peer's in turn"""
     iterations: int = 12
-    """iterations of 2048 steps per run, the first two of which do not count"""
+    """iterations per run, the first two of which do not count"""
     compile: bool = True
     """whether ours is compiled"""
 
 
-def measure_ours(env_id: str, iterations: int, compile: bool) -> dict:
-    """Run ppo_continuous.py in this process, with a clock around env.step."""
-    import ppo_continuous as script
-
+def measure_ours(name: str, env_id: str, iterations: int, compile: bool) -> dict:
+    """Run the script in this process, with a clock around env.step."""
+    script = importlib.import_module(name)
     clock = {"env": 0.0}
     marks = []  # (seconds, seconds inside env.step) at the end of each iteration
     make_env, report = script.make_env, script.report
@@ -67,26 +72,27 @@ def measure_ours(env_id: str, iterations: int, compile: bool) -> dict:
     script.make_env, script.report = timed_env, timed_report
     start = time.perf_counter()
     with tempfile.TemporaryDirectory() as run_dir:
-        total = 2048 * iterations
-        script.main(
-            script.Args(env_id=env_id, total_timesteps=total, compile=compile, run_dir=run_dir)
-        )
+        args = script.Args(env_id=env_id, compile=compile, run_dir=run_dir)
+        args.total_timesteps = args.num_steps * iterations
+        script.main(args)
     (begin, env_begin), (end, env_end) = marks[WARM_UP - 1], marks[-1]
     return {
-        "steps_per_second": 2048 * (iterations - WARM_UP) / (end - begin),
+        "steps_per_second": args.num_steps * (iterations - WARM_UP) / (end - begin),
         "warm_up": begin - start,
         "env_share": (env_end - env_begin) / (end - begin),
     }
 
 
-def measure_peer(env_id: str, iterations: int, compile: bool) -> dict:
-    """Run Stable-Baselines3's PPO; its defaults are T 2048, M 64, K 10 and networks of 64x64."""
+def measure_peer(name: str, env_id: str, iterations: int, compile: bool) -> dict:
+    """Run the peer with the script's own defaults; its networks are 64x64 tanh by default."""
     import gymnasium as gym
     import torch
+    from sb3_contrib import TRPO
     from stable_baselines3 import PPO
     from stable_baselines3.common.callbacks import BaseCallback
 
     torch.set_num_threads(1)
+    args = importlib.import_module(name).Args()
     marks = []
 
     class Clock(BaseCallback):
@@ -100,15 +106,21 @@ def measure_peer(env_id: str, iterations: int, compile: bool) -> dict:
             marks.append(time.perf_counter())
 
     start = time.perf_counter()
-    PPO("MlpPolicy", gym.make(env_id), device="cpu").learn(2048 * iterations, callback=Clock())
+    same = {"n_steps": args.num_steps, "batch_size": args.minibatch_size, "device": "cpu"}
+    if name == "ppo_continuous":
+        peer = PPO("MlpPolicy", gym.make(env_id), n_epochs=args.num_epochs, **same)
+    else:
+        same |= {"cg_max_steps": args.cg_iters, "n_critic_updates": args.num_value_epochs}
+        peer = TRPO("MlpPolicy", gym.make(env_id), **same)
+    peer.learn(args.num_steps * iterations, callback=Clock())
     begin, end = marks[WARM_UP], marks[-1]
-    steps = 2048 * (iterations - WARM_UP)
+    steps = args.num_steps * (iterations - WARM_UP)
     return {"steps_per_second": steps / (end - begin), "warm_up": begin - start}
 
 
-def in_a_process(side: str, env_id: str, iterations: int, compile: bool) -> dict:
+def in_a_process(side: str, env_id: str, args: Speed) -> dict:
     words = [sys.executable, "-m", "benchmarks.speed", "measure"]
-    words += [side, env_id, str(iterations), str(int(compile))]
+    words += [side, args.script, env_id, str(args.iterations), str(int(args.compile))]
     one_thread = {**os.environ, "OMP_NUM_THREADS": "1"}
     done = subprocess.run(words, capture_output=True, text=True, env=one_thread)
     if done.returncode != 0:
@@ -117,17 +129,19 @@ def in_a_process(side: str, env_id: str, iterations: int, compile: bool) -> dict
 
 
 def main(args: Speed) -> None:
-    print(f"{'environment':26} pair   ours  Stable-Baselines3   ratio  env share  warm-up")
+    compiled = "compiled" if args.compile else "not compiled"
+    print(f"{args.script}, {compiled}; steps per second, one thread each")
+    print(f"{'environment':26} pair    ours    peer   ratio  env share  warm-up")
     for env_id in args.env_ids:
         ratios = []
         for pair in range(1, args.pairs + 1):
-            ours = in_a_process("ours", env_id, args.iterations, args.compile)
-            peer = in_a_process("peer", env_id, args.iterations, args.compile)
+            ours = in_a_process("ours", env_id, args)
+            peer = in_a_process("peer", env_id, args)
             ratios.append(ours["steps_per_second"] / peer["steps_per_second"])
             print(
-                f"{env_id:26} {pair:4} {ours['steps_per_second']:6.0f} "
-                f"{peer['steps_per_second']:18.0f} {ratios[-1]:7.2f} "
-                f"{ours['env_share']:9.0%}  {ours['warm_up']:6.1f}s",
+                f"{env_id:26} {pair:4} {ours['steps_per_second']:7.0f} "
+                f"{peer['steps_per_second']:7.0f} {ratios[-1]:7.2f} "
+                f"{ours['env_share']:9.0%} {ours['warm_up']:7.1f}s",
                 flush=True,
             )
         print(f"{env_id:26} median ratio {statistics.median(ratios):.2f}", flush=True)
@@ -135,8 +149,8 @@ def main(args: Speed) -> None:
 
 if __name__ == "__main__":
     if sys.argv[1:2] == ["measure"]:
-        side, env_id, iterations, compile = sys.argv[2:]
+        side, name, env_id, iterations, compile = sys.argv[2:]
         measure = {"ours": measure_ours, "peer": measure_peer}[side]
-        print(json.dumps(measure(env_id, int(iterations), bool(int(compile)))))
+        print(json.dumps(measure(name, env_id, int(iterations), bool(int(compile)))))
     else:
         main(tyro.cli(Speed))

@@ -330,6 +330,18 @@ def test_capture_video_films_the_first_episode(script, tmp_path, module):
     assert video.stat().st_size > 1000 and video.read_bytes()[4:8] == b"ftyp"
 
 
+def test_the_camera_follows_where_there_is_one_that_can(module, monkeypatch):
+    """The default camera of HalfCheetah-v5 stays where it is, and films an empty floor."""
+    filmed = []
+    monkeypatch.setattr(gym.wrappers, "RecordVideo", lambda env, *a, **k: filmed.append(env) or env)
+    monkeypatch.setenv("MUJOCO_GL", "egl")
+    for env_id in ("HalfCheetah-v5", "Reacher-v5"):
+        module.main(small_args(module, run_dir=env_id, env_id=env_id, total_timesteps=128))
+        module.main(module.Args(evaluate=env_id, eval_episodes=1, capture_video=True))
+    cameras = [env.unwrapped.mujoco_renderer.camera_id for env in filmed]
+    assert cameras[0] >= 0 and cameras[1] == -1
+
+
 # --------------------------------------------------------------------------------------- bad input
 BAD = [
     ({"total_timesteps": 100}, ["--total-timesteps 100", "num_envs * num_steps = 128"]),
