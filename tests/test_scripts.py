@@ -357,9 +357,9 @@ BAD = [
     ({"env_id": "HalfCheta-v5"}, ["--env-id HalfCheta-v5", "HalfCheetah"]),
     ({"env_id": "Nothing-v0"}, ["--env-id Nothing-v0", "doesn't exist"]),
     ({"eval_episodes": 3}, ["--eval-episodes 3", "leave it out"]),
-    ({"minibatch_size": 33}, ["--minibatch-size 33", "= 128; the nearest is 32"]),
+    ({"minibatch_size": 33}, ["--minibatch-size 33", "= 128; nearest is 32"]),
     ({"minibatch_size": 1}, ["--minibatch-size 1", "2 or more"]),
-    ({"num_steps": 1, "total_timesteps": 10}, ["--minibatch-size 32", "the nearest is none"]),
+    ({"num_steps": 1, "total_timesteps": 10}, ["--minibatch-size 32", "nearest is none"]),
     ({"run_dir": "/proc/no"}, ["--run-dir /proc/no", "another folder"]),
 ]
 BAD_PPO = [
