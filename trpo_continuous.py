@@ -81,7 +81,7 @@ class Args:
     env_id: str = "HalfCheetah-v5"  # gymnasium environment, continuous observations and actions
     # rollout
     num_envs: int = 1  # N, environments (actors) side by side (Table 3: 1)
-    num_steps: int = 2048  # T, the horizon: steps per environment and iteration (Table 3: 2048)
+    num_steps: int = 1024  # T, the horizon: steps per environment and iteration
     norm_obs: bool = True  # scale observations by running mean and std, clip them to [-10, 10]
     norm_reward: bool = True  # scale rewards by the running std of returns, clip to [-10, 10]
     # advantages
