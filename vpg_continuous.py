@@ -77,7 +77,7 @@ class Args:
     env_id: str = "HalfCheetah-v5"  # gymnasium environment, continuous observations and actions
     # rollout
     num_envs: int = 1  # N, environments (actors) side by side (Table 3: 1)
-    num_steps: int = 2048  # T, the horizon: steps per environment and iteration (Table 3: 2048)
+    num_steps: int = 512  # T, the horizon: steps per environment and iteration
     norm_obs: bool = True  # scale observations by running mean and std, clip them to [-10, 10]
     norm_reward: bool = True  # scale rewards by the running std of returns, clip to [-10, 10]
     # advantages
@@ -85,7 +85,7 @@ class Args:
     gae_lambda: float = 0.95  # lambda of generalised advantage estimation (Table 3: 0.95)
     norm_adv: bool = True  # shift and scale a batch's advantages to mean 0 and std 1
     # optimiser
-    learning_rate: float = 3e-4  # stepsize of Adam (for the policy; at the start, if adaptive)
+    learning_rate: float = 3e-3  # stepsize of Adam (for the policy; at the start, if adaptive)
     adaptive_lr: bool = True  # adapt the policy's stepsize to the KL of its last step
     lr_kl_target: float = 0.002  # d_targ, KL per iteration that the adaptive stepsize aims at
     adam_eps: float = 1e-5  # Adam's epsilon, which keeps it from dividing by 0
