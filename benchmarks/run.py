@@ -214,7 +214,11 @@ def result_line(run: Run, run_dir: Path, script_digest: str) -> dict:
         json.dumps(row, allow_nan=False)
         return row
     except (OSError, ValueError, TypeError, KeyError, IndexError) as error:
-        raise Failure(f"its result cannot be read: {type(error).__name__}: {error}") from None
+        reason = (
+            "has no " + Path(error.filename).name if isinstance(error, OSError) else repr(error)
+        )
+        said = f"ended without an error, but left no result ({reason})"
+        raise Failure(f"{said}, see {run_dir}\n{tail(run_dir / 'log.txt')}") from None
 
 
 # ------------------------------------------------------------------------------------- one process
@@ -457,7 +461,9 @@ def work(name, todo: list[Run], execute, digests, record, runner: Runner, args: 
                 except (Failure, OSError) as error:
                     failed += 1
                     said = f"FAILED: {error}"
-                console.print(f"[{done}/{len(todo)}] {run.key}: {said}", markup=False)
+                console.print(
+                    f"[{done}/{len(todo)}] {run.key}: {said}", markup=False, soft_wrap=True
+                )
             running = dict(runner.progress)
             for key in bars.keys() - running.keys():
                 view.remove_task(bars.pop(key))
