@@ -239,7 +239,8 @@ def score_table(results: Results) -> str:
             scaled = results.scaled(setting, default)
             low, high = interval(scaled)
             between = f"[{number(low)}, {number(high)}]" if np.isfinite(low) else "–"
-            cells += [f"**{number(scaled.mean())}**", between, number(iqm(scaled.ravel()))]
+            mark = "**" if np.isfinite(scaled.mean()) else ""
+            cells += [f"{mark}{number(scaled.mean())}{mark}", between, number(iqm(scaled.ravel()))]
             cells += [number(results.scaled(setting, zero).mean()) for zero in [*ZEROS][1:]]
         lines.append([*cells, f"{done} of {total}"])
     header = ["setting", "paper"] if is_table1(results.name) else ["setting"]
@@ -291,8 +292,15 @@ def not_told_apart(results: Results) -> str:
     return f"\n\n{seeds} seeds do not tell {label_of(best)}, the best, from: {names}."
 
 
-def write_report(results: Results, pictures: dict[str, str]) -> str:
-    """The whole report in Markdown. pictures: heading -> path of the image."""
+def pictures_of(name: str) -> dict[str, str]:
+    """File names of a suite's pictures: "scores" and "curves"."""
+    if name == "figure3":
+        return {"curves": "figure3.png"}
+    return {"scores": f"{name}.png", "curves": f"{name}-curves.png"}
+
+
+def write_report(results: Results, folder: str) -> str:
+    """The whole report in Markdown. folder: where it finds its pictures."""
     gymnasium, mujoco = results.versions
     budgets = sorted({row["args"].get("total_timesteps") or row["steps"] for row in results.rows})
     budget = " to ".join(f"{steps:,}" for steps in {budgets[0]: 0, budgets[-1]: 0})
@@ -319,11 +327,11 @@ def write_report(results: Results, pictures: dict[str, str]) -> str:
         )
     missing = sum(int(np.isnan(scores).sum()) for scores in results.scores.values())
     if missing:
-        parts.append(
-            f"{missing} runs are missing: the best run may change, and all scores with it."
-        )
+        total = sum(scores.size for scores in results.scores.values())
+        parts.append(f"{missing} of {total} runs missing: the best run, now 1, may yet change.")
     parts.append(score_table(results) + not_told_apart(results))
-    parts += [f"![{heading}]({path})" for heading, path in pictures.items()]
+    pictures = pictures_of(results.name).items()
+    parts += [f"![{results.name}: {what}]({folder}/{file})" for what, file in pictures]
     parts.append("Returns, mean ± standard deviation over the seeds:\n\n" + return_table(results))
     parts.append("What became 0 and 1:\n\n" + normaliser_table(results))
     return "\n\n".join(parts) + "\n"
@@ -421,8 +429,9 @@ def draw_curves(results: Results, path: Path) -> None:
             bottom, top = axes.get_ylim()
             axes.set_ylim(max(bottom, low - 0.5 * (high - low)), top)
         axes.set_title(env, fontsize=11)
-        axes.xaxis.set_major_formatter(lambda x, _: f"{x / 1e6:g}M" if x >= 1e5 else f"{x:g}")
-        axes.xaxis.set_major_locator(plt.MaxNLocator(2))
+        budget = max(row["args"].get("total_timesteps") or row["steps"] for row in results.rows)
+        axes.set_xticks([0, budget / 2, budget])
+        axes.xaxis.set_major_formatter(lambda x, _: f"{x / 1e6:g}M" if x >= 1e5 else f"{x:,.0f}")
         axes.yaxis.set_major_formatter(lambda y, _: f"{y:,.6g}".replace("-", "−"))
         axes.yaxis.set_major_locator(plt.MaxNLocator(5))
     legend, *empty = grid.flat[len(envs) :]
@@ -465,14 +474,11 @@ def main(args: Args) -> int:
             results = collect(args.results, name)
         except KeyError as error:
             refuse(error.args[0])
-        curves = args.docs / ("figure3.png" if name == "figure3" else f"{name}-curves.png")
-        pictures = {f"{name}: learning curves": curves}
-        draw_curves(results, curves)
-        if name != "figure3":
-            pictures = {f"{name}: scores": args.docs / f"{name}.png", **pictures}
-            draw_scores(results, args.docs / f"{name}.png")
-        places = {heading: f"{args.docs.name}/{path.name}" for heading, path in pictures.items()}
-        report = write_report(results, places)
+        pictures = pictures_of(name)
+        draw_curves(results, args.docs / pictures["curves"])
+        if "scores" in pictures:
+            draw_scores(results, args.docs / pictures["scores"])
+        report = write_report(results, args.docs.name)
         print(f"# {name}\n\n{report}")
         old = args.readme.read_text() if args.readme.is_file() else ""
         new = between_markers(old, name, report)

@@ -448,11 +448,9 @@ def work(name, todo: list[Run], execute, digests, record, runner: Runner, args: 
         while futures:
             finished, _ = wait(futures, timeout=0.2, return_when=FIRST_COMPLETED)
             if runner.signals:
-                pool.shutdown(wait=False, cancel_futures=True)
+                futures = {f: run for f, run in futures.items() if not f.cancel()}
             for future in finished:
                 run = futures.pop(future)
-                if future.cancelled():
-                    continue
                 try:
                     said = record(run, future.result())
                     done += 1
