@@ -303,7 +303,7 @@ def write_report(results: Results, folder: str) -> str:
     """The whole report in Markdown. folder: where it finds its pictures."""
     gymnasium, mujoco = results.versions
     budgets = sorted({row["args"].get("total_timesteps") or row["steps"] for row in results.rows})
-    budget = " to ".join(f"{steps:,}" for steps in {budgets[0]: 0, budgets[-1]: 0})
+    budget = " to ".join(f"{steps:,}" for steps in sorted({budgets[0], budgets[-1]}))
     seeds, envs = len(results.suite.seeds), len(results.suite.envs)
     many = f"{seeds} seed{'s' * (seeds > 1)}"
     unscaled = [

@@ -241,6 +241,8 @@ class Runner:
     def execute(self, run: Run, script_digest: str) -> dict:
         """Run, or go on, or find finished; returns the results line. Raises Failure."""
         run_dir = self.folder(run, script_digest)
+        if digest(script_path(run.command)) != script_digest:
+            raise Failure("its script has changed since the suite began: start again")
         try:
             self.process(run, run_dir, [])
             return result_line(run, run_dir, script_digest)
@@ -530,9 +532,9 @@ def main(args: Args) -> int:
         old = {key: row for key, row in old.items() if key not in dropped}
     elif is_stale:
         print(
-            f"{len(is_stale)} of {len(runs)} results are stale, their script or its flags have "
-            f"changed: {', '.join(run.key for run in is_stale[:3])}, ...\n"
-            "--recheck keeps those that the change does not touch, --rerun-stale runs them anew"
+            f"{len(is_stale)} of {len(runs)} results are stale: the script or its flags have "
+            f"changed since {is_stale[0].key} and others ran.\n"
+            "--recheck keeps those that the change does not touch, --rerun-stale runs them anew."
         )
         return 1
 

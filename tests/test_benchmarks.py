@@ -486,6 +486,21 @@ def test_results_of_another_command_are_stale_and_not_re_stamped(tmp_path, toy, 
     assert "0 of 2 stale results re-stamped" in capfd.readouterr().out
 
 
+def test_a_script_that_changes_under_way_mixes_nothing(tmp_path, toy, capfd, monkeypatch):
+    append = run.append_line
+
+    def edit_after_the_first(path, row):
+        append(path, row)
+        toy.write_text(TOY + "edited = True\n")
+
+    monkeypatch.setattr(run, "append_line", edit_after_the_first)
+    monkeypatch.setenv("TOY_SECONDS", "0.05")
+    assert exit_code(arguments(tmp_path, script=toy, workers=1)) == 1
+    assert "its script has changed since the suite began" in capfd.readouterr().out
+    toy.write_text(TOY)
+    assert {row["digest"] for row in lines(tmp_path).values()} == {run.digest(toy)}
+
+
 def test_first_difference_names_it():
     before = {"returns": [1.0, 2.0], "loss": 0.5}
     differ = run.first_difference
