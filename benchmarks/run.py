@@ -334,7 +334,11 @@ def is_finished(run_dir: Path) -> bool:
 
 def tail(log: Path, size: int = 1500) -> str:
     """The end of a log, indented."""
-    text = log.read_bytes()[-size:].decode(errors="replace").strip() if log.exists() else ""
+    text = ""
+    if log.exists():
+        with open(log, "rb") as file:
+            file.seek(max(0, log.stat().st_size - size))
+            text = file.read().decode(errors="replace").strip()
     return "\n".join(f"    {line}" for line in (text or "(it printed nothing)").splitlines()[-12:])
 
 
