@@ -2,10 +2,14 @@
 # make test   everything that can be checked in minutes
 # make lint   format and lint (make format to apply)
 # make speed  steps per second against Stable-Baselines3
+# make table1   the paper's Table 1: 231 runs, go on with it at any time; then the report
+# make report   tables and pictures from the results that are there
+# make figures  Figures 1 and 2 of the paper
+# make quick    all of this on a small scale, in three minutes: runs/quick
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: run test lint format speed
+.PHONY: run test lint format speed table1 report figures quick
 
 run: .venv/run
 	$(BIN)/python ppo_continuous.py --env-id HalfCheetah-v5
@@ -26,6 +30,29 @@ format: .venv/test
 
 speed: .venv/bench
 	$(BIN)/python -m benchmarks.speed
+
+table1: .venv/bench
+	$(BIN)/python -m benchmarks.run random
+	$(BIN)/python -m benchmarks.run table1
+	$(BIN)/python -m benchmarks.report table1
+
+report: .venv/bench
+	$(BIN)/python -m benchmarks.report
+
+figures: .venv/bench
+	$(BIN)/python -m benchmarks.figures
+
+# BUDGET=4096 makes it quicker still, but then nothing is learnt.
+BUDGET ?= 40960
+QUICK := runs/quick
+quick: .venv/bench
+	$(BIN)/python -m benchmarks.run random --results $(QUICK) --runs $(QUICK) --seeds 1 \
+	    --only env=InvertedPendulum-v5 env=Reacher-v5
+	$(BIN)/python -m benchmarks.run quick --results $(QUICK) --runs $(QUICK) \
+	    --total-timesteps $(BUDGET)
+	$(BIN)/python -m benchmarks.report quick$(if $(filter-out 40960,$(BUDGET)),@$(BUDGET)) \
+	    --results $(QUICK) --docs $(QUICK) --readme $(QUICK)/README.md
+	@echo "pictures: $(QUICK)/quick.png and quick-curves.png"
 
 # .venv/NAME is the mark that requirements-NAME.txt has been installed.
 .venv/run: requirements.txt

@@ -1,0 +1,136 @@
+"""What the benchmarks run, as data: settings x environments x seeds.
+
+A setting is a command line; the runner adds --env-id, --seed, --total-timesteps and --run-dir.
+What a suite takes from another suite's results instead of running it again is `borrowed`.
+"""
+
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+MUJOCO = (
+    "HalfCheetah-v5",
+    "Hopper-v5",
+    "InvertedDoublePendulum-v5",
+    "InvertedPendulum-v5",
+    "Reacher-v5",
+    "Swimmer-v5",
+    "Walker2d-v5",
+)
+
+
+@dataclass(frozen=True)
+class Suite:
+    settings: dict[str, str]  # name: command line
+    envs: tuple[str, ...]
+    steps: int | None  # per run; None: the script has no --total-timesteps
+    seeds: tuple[int, ...] = (1, 2, 3)
+    borrowed: dict[str, tuple[str, str]] = field(default_factory=dict)  # name: (suite, setting)
+
+
+TABLE1 = {  # Schulman et al. 2017, Table 1
+    "none": "ppo_continuous.py --objective none",
+    "clip-0.1": "ppo_continuous.py --objective clip --clip-coef 0.1",
+    "clip-0.2": "ppo_continuous.py --objective clip --clip-coef 0.2",
+    "clip-0.3": "ppo_continuous.py --objective clip --clip-coef 0.3",
+    "adaptive-0.003": "ppo_continuous.py --objective kl-adaptive --kl-target 0.003",
+    "adaptive-0.01": "ppo_continuous.py --objective kl-adaptive --kl-target 0.01",
+    "adaptive-0.03": "ppo_continuous.py --objective kl-adaptive --kl-target 0.03",
+    "fixed-0.3": "ppo_continuous.py --objective kl-fixed --kl-beta 0.3",
+    "fixed-1": "ppo_continuous.py --objective kl-fixed --kl-beta 1",
+    "fixed-3": "ppo_continuous.py --objective kl-fixed --kl-beta 3",
+    "fixed-10": "ppo_continuous.py --objective kl-fixed --kl-beta 10",
+}
+
+QUICK = {  # eager: compiling would take longer than it saves
+    "none": "ppo_continuous.py --objective none --no-compile",
+    "clip-0.2": "ppo_continuous.py --objective clip --clip-coef 0.2 --no-compile",
+}
+
+RANDOM = {  # what the scores call 0; the first is the report's default
+    "untrained": "benchmarks/random_policy.py --policy untrained",
+    "untrained-std-1": "benchmarks/random_policy.py --policy untrained --log-std-init 0",
+    "uniform": "benchmarks/random_policy.py --policy uniform",
+}
+
+FIGURE3 = {  # room for a2c and cem
+    "trpo": "trpo_continuous.py",
+    "vpg": "vpg_continuous.py",
+}
+
+DETAILS = {  # what the paper leaves out, switched off one at a time
+    "no-norm-obs": "ppo_continuous.py --no-norm-obs",
+    "no-norm-reward": "ppo_continuous.py --no-norm-reward",
+    "no-norm-adv": "ppo_continuous.py --no-norm-adv",
+    "no-anneal-lr": "ppo_continuous.py --no-anneal-lr",
+    "no-orthogonal-init": "ppo_continuous.py --no-orthogonal-init",
+    "adam-eps-1e-8": "ppo_continuous.py --adam-eps 1e-8",
+    "log-std-init-0": "ppo_continuous.py --log-std-init 0",
+}
+
+ALL_OFF = (
+    "ppo_continuous.py --no-norm-obs --no-norm-reward --no-norm-adv --no-anneal-lr"
+    " --no-orthogonal-init --adam-eps 1e-8 --log-std-init 0"
+)
+TABLE1_2017 = {  # Table 1 by the letter of the paper
+    "none": f"{ALL_OFF} --objective none",
+    "clip-0.2": f"{ALL_OFF} --objective clip --clip-coef 0.2",
+}
+
+HUMANOID = {  # Table 4
+    "ppo": "ppo_continuous.py --num-envs 32 --num-steps 512 --num-epochs 15 --minibatch-size 4096"
+    " --log-std-schedule -0.7 -1.6",
+}
+
+MILLION = 1_000_000
+DETAILS_ENVS = ("HalfCheetah-v5", "Hopper-v5", "Walker2d-v5", "Swimmer-v5")
+
+SUITES = {
+    "table1": Suite(TABLE1, MUJOCO, MILLION),  # 231 runs
+    "quick": Suite(QUICK, ("InvertedPendulum-v5", "Reacher-v5"), 40_960, seeds=(1,)),
+    "random": Suite(RANDOM, MUJOCO, None),
+    "figure3": Suite(FIGURE3, MUJOCO, MILLION, borrowed={"ppo": ("table1", "clip-0.2")}),
+    "details": Suite(DETAILS, DETAILS_ENVS, MILLION, borrowed={"all-on": ("table1", "clip-0.2")}),
+    "table1-2017": Suite(TABLE1_2017, ("HalfCheetah-v5", "Hopper-v5"), MILLION),
+    "humanoid": Suite(HUMANOID, ("Humanoid-v5",), 50 * MILLION),
+}
+
+
+class Run(NamedTuple):
+    """One run of a suite. `command` is the script and its flags, --run-dir apart."""
+
+    setting: str
+    env: str
+    seed: int
+    command: str
+
+    @property
+    def key(self) -> str:
+        return f"{self.setting}/{self.env}/{self.seed}"
+
+
+def suite_of(name: str) -> Suite:
+    """The suite that results called `name` belong to: table1, but also table1@fork.
+
+    Raises KeyError, with the names there are, for a name that belongs to none.
+    """
+    suite = name.partition("@")[0]
+    if suite not in SUITES:
+        raise KeyError(f"no suite {suite}: take one of {', '.join(SUITES)}")
+    return SUITES[suite]
+
+
+def runs_of(suite: Suite, seeds=None, steps: int | None = None, script=None) -> list[Run]:
+    """All runs of a suite, the first seed of everything first.
+
+    seeds, steps: instead of the suite's own. script: a path instead of the settings' script.
+    """
+    steps, runs = steps or suite.steps, []
+    for seed in seeds or suite.seeds:
+        for setting, command in suite.settings.items():
+            if script is not None:
+                command = " ".join([str(script), *command.split()[1:]])
+            for env in suite.envs:
+                budget = f" --total-timesteps {steps}" if suite.steps else ""
+                flags = f"{command} --env-id {env} --seed {seed}{budget}"
+                runs.append(Run(setting, env, seed, flags))
+    return runs
