@@ -611,13 +611,13 @@ def main(args: Args) -> dict:
         obs_mean, obs_std = agent.obs_moments.mean.numpy(), agent.obs_moments.std().numpy()
         actor = [(x.weight.detach().numpy().T, x.bias.detach().numpy()) for x in agent.actor[::2]]
         std, limit = agent.log_std.detach().exp().numpy(), agent.obs_limit  # (A,)
-        noise = torch.randn((T, N, len(low)), generator=generator).numpy()  # (T, N, A)
+        noise = torch.randn((T, N, len(low)), generator=generator).numpy() * std  # (T, N, A)
         for t in range(T):
             obs[t] = observations
             x = ((observations - obs_mean) / obs_std).clip(-limit, limit).astype(np.float32)
             for weight, bias in actor[:-1]:
                 x = np.tanh(x @ weight + bias)  # (N, 64)
-            actions[t] = x @ actor[-1][0] + actor[-1][1] + std * noise[t]
+            actions[t] = x @ actor[-1][0] + actor[-1][1] + noise[t]
             run.global_step += N
             if not np.isfinite(actions[t]).all():  # before it reaches the physics
                 last = {"observation": obs[t, None], "action": actions[t, None]}
@@ -650,7 +650,7 @@ def main(args: Args) -> dict:
             b_next_obs = agent.normalise(torch.from_numpy(next_obs).flatten(0, 1))  # (B, O)
             b_actions = torch.from_numpy(actions).flatten(0, 1)  # (B, A)
             b_old_mean, old_log_std = agent.actor(b_obs), agent.log_std.clone()  # (B, A), (A,)
-            b_noise = torch.from_numpy(noise).flatten(0, 1) * old_log_std.exp()  # (B, A)
+            b_noise = torch.from_numpy(noise).flatten(0, 1)  # (B, A)
             same = torch.allclose(b_old_mean + b_noise, b_actions, rtol=1e-3, atol=1e-3)
             assert same, "the numpy policy of step (1) is not agent.actor: adapt it"
             b_values = agent.critic(b_obs).squeeze(-1)  # (B,)
