@@ -75,11 +75,12 @@ def normalise(scores, zero, one):
 def iqm(scores) -> np.ndarray:
     """Interquartile mean: of scores (..., n), without the lowest and the highest quarter -> (...).
 
-    Agarwal et al. 2021 (2108.13264); a quarter of n is rounded down.
+    Agarwal et al. 2021 (2108.13264); a quarter of n is rounded down. NaN where a score is NaN.
     """
-    scores = np.sort(scores, axis=-1)
+    missing = np.isnan(scores).any(-1)
+    scores = np.sort(scores, axis=-1)  # puts NaN last, where it would be cut off
     cut = scores.shape[-1] // 4
-    return scores[..., cut : scores.shape[-1] - cut].mean(-1)
+    return np.where(missing, np.nan, scores[..., cut : scores.shape[-1] - cut].mean(-1))
 
 
 def stratified_bootstrap(scores, statistic, resamples: int = RESAMPLES, seed: int = 0):

@@ -686,6 +686,7 @@ def test_iqm_is_scipys_trimmed_mean():
         expected = scipy.stats.trim_mean(scores, 0.25, axis=1)
         np.testing.assert_allclose(report.iqm(scores), expected, rtol=1e-12)
     assert report.iqm(np.array([0.0, 1, 2, 100])) == 1.5
+    assert np.isnan(report.iqm(np.array([0.0, 1, 2, np.nan])))
 
 
 def test_bootstrap_against_all_resamples_there_are():
