@@ -294,7 +294,8 @@ class Runner:
                     start_new_session=True,  # else Ctrl-C would reach it twice
                 )
             code = self.watch(child, run, run_dir, log, episodes)
-        if code == 0 or (episodes and code == 128 + signal.SIGINT):
+        # A process that we interrupt while it is exiting dies of the signal, its work done.
+        if code == 0 or (episodes and code in (128 + signal.SIGINT, -signal.SIGINT)):
             return
         if self.signals:
             raise Stopped

@@ -68,6 +68,8 @@ while state["iteration"] < 20 and not stopped:
 status = "finished" if state["iteration"] == 20 else "interrupted"
 result = {"status": status, "steps": total, "score": score, "episodes": 20, "seconds": 1.0}
 (folder / "result.json").write_text(json.dumps(result))
+signal.signal(signal.SIGINT, signal.SIG_DFL)
+time.sleep(float(os.environ.get("TOY_LINGERS", 0)))
 sys.exit(0 if status == "finished" else 130)
 """
 
@@ -436,7 +438,7 @@ def test_two_runners_on_one_suite(tmp_path, toy, capsys):
     assert exit_code(arguments(tmp_path, script=toy)) == 0
 
 
-def test_stale_results_recheck_and_rerun(tmp_path, toy, capfd):
+def test_stale_results_recheck_and_rerun(tmp_path, toy, capfd, monkeypatch):
     def start(**changes):
         code = exit_code(arguments(tmp_path, script=toy, total_timesteps=2000, **changes))
         return code, capfd.readouterr().out
@@ -452,8 +454,10 @@ def test_stale_results_recheck_and_rerun(tmp_path, toy, capfd):
     toy.write_text(TOY + "\nprint('a new log line')")  # never reached: the fingerprint stays
     code, said = start()
     assert code == 1 and "4 of 4 results are stale" in said and now() == before
+    monkeypatch.setenv("TOY_LINGERS", "1")  # so it gets the signal when it is exiting already
     code, said = start(recheck=True)
     assert code == 0 and "4 of 4 stale results re-stamped" in said
+    monkeypatch.delenv("TOY_LINGERS")
     digests = {row["digest"] for row in now().values()}
     assert digests == {run.digest(toy)} != {row["digest"] for row in before.values()}
     assert {k: {**row, "digest": 0} for k, row in now().items()} == {
