@@ -7,7 +7,8 @@
 """PPO for language models (RLHF), whole and tiny, in one file.
 
 Papers: Ouyang et al. 2022 (InstructGPT, 2203.02155), Ziegler et al. 2019 (1909.08593), and the
-objective of Schulman et al. 2017 (PPO, 1707.06347):
+objective of Schulman et al. 2017 (PPO, 1707.06347). An action is a token, a state the prompt with
+the tokens so far, an episode one response:
 
     SFT: learn a text by cross-entropy: pi_ref
     reward model: learn which of two responses of pi_ref a judge, the gold reward, prefers
@@ -20,16 +21,13 @@ objective of Schulman et al. 2017 (PPO, 1707.06347):
     T num_steps    N num_envs    K num_epochs    M minibatch_size    gamma gamma    r ratio
     lambda gae_lambda    eps clip_coef    beta ref_kl_coef    gamma_ptx ptx_coef    A advantages
 
-An action is a token, a state is the prompt with the tokens so far, an episode is one response.
-Two devices bound the policy: the clip, one update, against pi_old; the KL penalty, all updates
-together, against pi_ref. The optimum is pi* ~ pi_ref exp(score / beta). Without the penalty the
-policy finds what the reward model is blind to, and the gold reward, which only watches, falls.
-Not in the papers, and how to switch each off (or on):
+The clip bounds one update, against pi_old; the KL penalty bounds all of them together, against
+pi_ref: the optimum is pi* ~ pi_ref exp(score / beta). Without it the policy finds what the reward
+model is blind to, and the gold reward, which only watches, falls.
+Not in the papers, and how to switch each off:
 
-    on:   advantage normalisation    --no-norm-adv        value clipping     --no-clip-vloss
-          stepsize decay             --no-anneal-lr       gradient clipping  --max-grad-norm 0
-          score of a response without EOS                 --missing-eos-score None
-    off:  other KL targets           --ref-kl-controller adaptive --ref-kl-target 6
+    advantage normalisation  --no-norm-adv     stepsize decay     --no-anneal-lr
+    value clipping           --no-clip-vloss   gradient clipping  --max-grad-norm 0
 
 Train:        python ppo_rlhf_tiny.py --seed 1
 Quick check:  python ppo_rlhf_tiny.py --total-episodes 1280 --sft-epochs 2
@@ -165,7 +163,7 @@ def check_args(args: Args) -> None:
     if args.resume is not None:
         used = {name: name == "resume" for name in given}
     elif args.evaluate is not None:
-        used = {name: name in "evaluate eval_episodes seed corpus" for name in given}
+        used = {name: name in "evaluate eval_episodes seed" for name in given}
     for name, value in given.items():
         if value != getattr(Args, name) and not used.get(name, True):
             refuse(name, value, "would be ignored beside the other arguments, leave it out")
@@ -248,10 +246,10 @@ class Block(nn.Module):
 class Transformer(nn.Module):
     """Decoder-only. PAD comes after the real tokens, which look back only: it needs no mask."""
 
-    def __init__(self, num_words: int, length: int, args: Args, dropout: float = 0.0):
+    def __init__(self, num_words: int, length: int, args: Args):
         super().__init__()
-        D, self.num_outputs = args.hidden_size, num_words + 1  # EOS and the words
-        self.embed = nn.Embedding(num_words + 3, D)  # and BOS and PAD
+        D, dropout, self.num_outputs = args.hidden_size, args.sft_dropout, num_words + 1  # and EOS
+        self.embed = nn.Embedding(num_words + 3, D)  # EOS, the words, BOS, PAD
         self.position = nn.Embedding(length, D)
         self.blocks = nn.ModuleList(
             Block(D, args.num_heads, dropout) for _ in range(args.num_layers)
@@ -260,7 +258,7 @@ class Transformer(nn.Module):
         for name, param in self.named_parameters():
             if param.ndim == 2:  # GPT-2's
                 nn.init.normal_(param, std=0.02)
-        self.train(dropout > 0)  # no dropout but SFT's: it would move the ratio away from 1
+        self.eval()  # no dropout except in SFT: it would move the ratio away from 1
 
     def forward(self, tokens: Tensor, cache: list | None = None) -> Tensor:
         """tokens (B, L) -> (B, L, D). cache: one list per block, of the tokens before these."""
@@ -452,9 +450,9 @@ def gold_reward(tokens: Tensor, mask: Tensor, valence: Tensor, attested: Tensor)
 
 
 # ----------------------------------------------------------------------------- stages before PPO
-def fit(name: str, model, loss, rows: int, epochs: int, learning_rate: float, run_dir) -> None:
+def fit(name: str, network, loss, rows: int, epochs: int, learning_rate: float, run_dir) -> None:
     """Adam on loss(rows of a minibatch); the stepsize falls linearly to 0."""
-    optimizer = torch.optim.Adam(model.parameters(), learning_rate)
+    optimizer = torch.optim.Adam(network.parameters(), learning_rate, fused=True)
     batches = [batch for _ in range(epochs) for batch in torch.randperm(rows).split(64)]
     for step, batch in enumerate(tqdm(batches, name, leave=False, disable=None)):
         if stop_signals:
@@ -463,79 +461,67 @@ def fit(name: str, model, loss, rows: int, epochs: int, learning_rate: float, ru
         optimizer.param_groups[0]["lr"] = learning_rate * (1 - step / len(batches))
         optimizer.zero_grad()
         loss(batch).backward()
-        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        nn.utils.clip_grad_norm_(network.parameters(), 1.0)
         optimizer.step()
 
 
-def train_sft(args: Args, corpus, seed: int, run_dir) -> dict:
-    """pi_ref: a language model of the corpus."""
-    torch.manual_seed(seed)
-    sizes = len(corpus.words) - 3, corpus.train.shape[1], args
-    model = Transformer(*sizes, args.sft_dropout)
-
-    def loss(batch):
-        return loss_lm(model, corpus.train[batch])
-
-    fit("SFT", model, loss, len(corpus.train), args.sft_epochs, args.sft_learning_rate, run_dir)
-    model.eval()
+def train_sft(policy, corpus, args: Args, run_dir) -> dict:
+    """pi_ref: a language model of the corpus. Returns its loss on the clauses held out."""
+    sizes = (len(corpus.train), args.sft_epochs, args.sft_learning_rate)
+    policy.train()
+    fit("SFT", policy, lambda rows: loss_lm(policy, corpus.train[rows]), *sizes, run_dir)
+    policy.eval()
     with torch.no_grad():
-        held_out_loss = loss_lm(model, corpus.held_out).item()
-    prompts = corpus.held_out[:, : corpus.P]
-    generator = torch.Generator().manual_seed(seed)
-    tokens, mask = generate(model, prompts, args.num_steps, args.temperature, generator)
-    ended = (tokens[:, corpus.P :] == EOS).any(1).float().mean().item()
-    return {"model": model.state_dict(), "held_out_loss": held_out_loss, "eos_rate": ended}
+        return {"sft_loss": loss_lm(policy, corpus.held_out).item()}
 
 
-def train_reward_model(args: Args, corpus, reference, seed: int, run_dir) -> dict:
-    """The reward model, from pi_ref with a new head: which of two responses does gold prefer?"""
-    torch.manual_seed(seed)
-    generator = torch.Generator().manual_seed(seed)
-    model = Scorer(len(corpus.words) - 3, corpus.train.shape[1], args)
-    model.load_state_dict(reference.state_dict(), strict=False)  # all but the head
-    nn.init.normal_(model.head.weight, std=(args.hidden_size + 1) ** -0.5)
-    nn.init.zeros_(model.head.bias)
+def train_reward_model(reward_model, reference, corpus, args: Args, run_dir) -> dict:
+    """Which of two responses of pi_ref does gold prefer? Returns its accuracy on held-out ones."""
+    reward_model.load_state_dict(reference.state_dict(), strict=False)  # all but the head
+    nn.init.normal_(reward_model.head.weight, std=(args.hidden_size + 1) ** -0.5)
+    nn.init.zeros_(reward_model.head.bias)
+    generator = torch.Generator().manual_seed(torch.initial_seed())
 
     def pairs(prompts):
-        both = prompts.repeat(2, 1)  # two responses to each prompt
+        """Two responses to each prompt, the better first: tokens (2, n, P + T), mask (2, n, T)."""
+        both = prompts.repeat(2, 1)
         tokens, mask = generate(reference, both, args.num_steps, args.temperature, generator)
         gold = gold_reward(tokens, mask, corpus.valence, corpus.attested)
-        order = gold.view(2, -1).argsort(0, descending=True)  # (2, pairs), the better one first
+        order = gold.view(2, -1).argsort(0, descending=True)
         rows = order * len(prompts) + torch.arange(len(prompts))
         rows = rows[:, gold[rows[0]] > gold[rows[1]]]  # ties teach nothing
-        return tokens[rows], mask[rows]  # (2, pairs, P + T), (2, pairs, T)
+        return tokens[rows], mask[rows]
+
+    def scores(tokens, mask):
+        return last_score(reward_model, tokens.flatten(0, 1), mask.flatten(0, 1)).chunk(2)
 
     choice = torch.randint(len(corpus.train), (args.rm_pairs,), generator=generator)
-    tokens, mask = pairs(corpus.train[choice, : corpus.P])
-
-    def loss(batch):
-        both = tokens[:, batch].flatten(0, 1), mask[:, batch].flatten(0, 1)
-        return loss_preference(*last_score(model, *both).chunk(2))
-
-    fit(
-        "reward model", model, loss, tokens.shape[1], args.rm_epochs, args.rm_learning_rate, run_dir
-    )
-    tokens, mask = pairs(corpus.held_out[:, : corpus.P])
+    x, m = pairs(corpus.train[choice, : corpus.P])
+    sizes = (x.shape[1], args.rm_epochs, args.rm_learning_rate)
+    loss = lambda rows: loss_preference(*scores(x[:, rows], m[:, rows]))  # noqa: E731
+    fit("reward model", reward_model, loss, *sizes, run_dir)
     with torch.no_grad():
-        scores = last_score(model, tokens.flatten(0, 1), mask.flatten(0, 1))
-        accuracy = (scores.chunk(2)[0] > scores.chunk(2)[1]).float().mean().item()
-        model.mean.copy_(scores.mean())  # so that beta means the same for every reward model
-        model.std.copy_(scores.std())
-    return {"model": model.state_dict(), "accuracy": accuracy}
+        better, worse = scores(*pairs(corpus.held_out[:, : corpus.P]))
+    # Mean 0 and std 1 on responses of pi_ref, so that beta means the same for every reward model.
+    reward_model.mean.copy_(torch.cat((better, worse)).mean())
+    reward_model.std.copy_(torch.cat((better, worse)).std())
+    return {"reward_model_accuracy": (better > worse).float().mean().item()}
 
 
-def remember(args: Args, digest: str, train) -> dict:
-    """What train() returns, from the file of an earlier run that made it from the same things."""
+def remember(args: Args, made_from: list, network, train) -> dict:
+    """Run train() on the network, or take what an earlier run kept that did it from the same."""
+    digest = hashlib.sha256(repr(made_from).encode()).hexdigest()
     path = Path(args.stage_dir, f"{digest[:16]}.pt")
     try:
-        return torch.load(path, weights_only=True)
-    except Exception:  # none, or damaged
-        stage = train()
-    path.parent.mkdir(parents=True, exist_ok=True)
-    buffer = io.BytesIO()
-    torch.save(stage, buffer)
-    write_file(path, buffer.getvalue())
-    return stage
+        stage = torch.load(path, weights_only=True)
+    except Exception:  # there is none, or a damaged one
+        stage = {"measures": train(), "network": network.state_dict()}
+        path.parent.mkdir(parents=True, exist_ok=True)
+        buffer = io.BytesIO()
+        torch.save(stage, buffer)
+        write_file(path, buffer.getvalue())
+    network.load_state_dict(stage["network"])
+    return stage["measures"]
 
 
 # ---------------------------------------------------------------- saving, resuming, evaluating
@@ -611,36 +597,39 @@ def make_networks(args: Args, corpus) -> nn.ModuleDict:
 
 
 @torch.no_grad()
-def play(networks, corpus, args: Args, episodes: int, seed: int) -> tuple[dict, list[str]]:
-    """Answer held-out prompts with a generator of its own: measures (episodes,) each, texts."""
+def answer(networks, prompts, corpus, args: Args, generator) -> SimpleNamespace:
+    """Responses to N prompts, and all that policy, reference, reward model and gold say of them."""
+    a = SimpleNamespace()
+    policy, reference, temperature = networks["policy"], networks["reference"], args.temperature
+    a.tokens, a.mask = generate(policy, prompts, args.num_steps, temperature, generator)
+    a.logprobs = token_logprobs(policy, a.tokens, a.mask, temperature)  # (K, V)
+    a.ref_logprobs = token_logprobs(reference, a.tokens, a.mask, temperature)  # (K, V)
+    a.proxy = last_score(networks["reward_model"], a.tokens, a.mask)  # (N,)
+    a.gold = gold_reward(a.tokens, a.mask, corpus.valence, corpus.attested)  # (N,)
+    a.eos = (a.tokens[:, corpus.P :] == EOS).any(1)  # (N,)
+    a.kl_ref = categorical_kl(a.logprobs, a.ref_logprobs).sum() / len(prompts)  # per response
+    return a
+
+
+def play(networks, corpus, args: Args, seed: int) -> dict:
+    """Answer prompts that were held out, with a generator of its own; show eight responses."""
     generator = torch.Generator().manual_seed(seed)
-    choice = torch.randint(len(corpus.held_out), (episodes,), generator=generator)
-    prompts = corpus.held_out[choice, : corpus.P]
-    policy = networks["policy"]
-    tokens, mask = generate(policy, prompts, args.num_steps, args.temperature, generator)
-    logprobs = token_logprobs(policy, tokens, mask, args.temperature)  # (K, V)
-    ref_logprobs = token_logprobs(networks["reference"], tokens, mask, args.temperature)
-    kl = torch.zeros(mask.shape).masked_scatter(mask, categorical_kl(logprobs, ref_logprobs))
-    measures = {
-        "proxy": last_score(networks["reward_model"], tokens, mask),
-        "gold": gold_reward(tokens, mask, corpus.valence, corpus.attested),
-        "kl_ref": kl.sum(1),
-        "eos": (tokens[:, corpus.P :] == EOS).any(1).float(),
-    }
-    texts = []
-    for row, proxy, gold in zip(tokens.tolist(), measures["proxy"], measures["gold"]):
-        words = [corpus.words[i] for i in row[1:] if i <= len(corpus.words) - 3]
+    choice = torch.randint(len(corpus.held_out), (args.eval_episodes,), generator=generator)
+    a = answer(networks, corpus.held_out[choice, : corpus.P], corpus, args, generator)
+    lines = ["proxy   gold  prompt | response"]
+    for row, proxy, gold in list(zip(a.tokens.tolist(), a.proxy, a.gold))[:8]:
+        words = [corpus.words[i] for i in row if i < len(corpus.words) - 2]
         words.insert(corpus.P - 1, "|")
-        texts.append(f"{proxy:+.2f} {gold:+.2f}  {' '.join(words)}")
-    return measures, texts
+        lines.append(f"{proxy:5.2f}  {gold:5.2f}  {' '.join(words)}")
+    measures = {"proxy": a.proxy, "gold": a.gold, "kl_ref": a.kl_ref, "eos": a.eos.float()}
+    return {name: x.mean().item() for name, x in measures.items()} | {"text": "\n".join(lines)}
 
 
 def report(writer, bar, step: int, metrics: dict) -> None:
     """Metrics to TensorBoard; progress to the terminal, or in 50 plain lines to a file."""
     for name, value in metrics.items():
         writer.add_scalar(name, value, step)
-    names = ("proxy", "gold", "kl_ref")
-    score = "  ".join(f"{name} {metrics[f'rollout/{name}']:.2f}" for name in names)
+    score = "  ".join(f"{x} {metrics[f'rollout/{x}']:.2f}" for x in ("proxy", "gold", "kl_ref"))
     if bar.disable and 50 * step // bar.total > 50 * bar.n // bar.total:
         print(f"episode {step}/{bar.total}  {score}", flush=True)
     bar.n = step
@@ -648,22 +637,19 @@ def report(writer, bar, step: int, metrics: dict) -> None:
 
 
 def evaluate(args: Args) -> dict:
-    """Let a saved policy answer held-out prompts, sampled as in training, seed args.seed."""
+    """Let a saved policy answer prompts that were held out, sampled as in training."""
     saved, checkpoint = load_run("evaluate", args.evaluate)
     if checkpoint is None:
         refuse("evaluate", args.evaluate, "has no checkpoint.pt yet, train it first")
-    saved.corpus = args.corpus or saved.corpus
+    saved.eval_episodes = args.eval_episodes
     corpus = read_corpus(saved)
     if corpus.digest != checkpoint["run"]["corpus_digest"]:
-        refuse("evaluate", args.evaluate, "learnt another corpus; name that one with --corpus")
+        refuse("evaluate", args.evaluate, "learnt another text than its --corpus holds now")
     networks = make_networks(saved, corpus)
     networks.load_state_dict(checkpoint["networks"])
-    measures, texts = play(networks, corpus, saved, args.eval_episodes, args.seed)
-    print("\n".join(["proxy  gold  prompt | response", *texts[:8]]))
-    result = {name: values.mean().item() for name, values in measures.items()}
-    stds = {name: values.std(correction=0).item() for name, values in measures.items()}
-    print("  ".join(f"{name} {result[name]:.3f} ± {stds[name]:.3f}" for name in result), end="")
-    print(f", mean ± std of {len(texts)} responses")
+    result = play(networks, corpus, saved, args.seed)
+    means = "  ".join(f"{x} {result[x]:.3f}" for x in ("proxy", "gold", "kl_ref", "eos"))
+    print(f"{result['text']}\n{means}, means of {args.eval_episodes} responses")
     return result
 
 
@@ -684,10 +670,9 @@ def main(args: Args) -> dict:
     corpus = read_corpus(args)
     P = corpus.P  # tokens of a prompt: BOS and prompt_words
     sft_seed, rm_seed, ppo_seed = np.random.SeedSequence(args.seed).generate_state(3).tolist()
+    torch.manual_seed(sft_seed)
     networks = make_networks(args, corpus)
     policy, reference, value, reward_model = networks.values()
-    reference.requires_grad_(False)
-    reward_model.requires_grad_(False)
     params = [*policy.parameters(), *value.parameters()]
     optimizer = torch.optim.Adam(params, args.learning_rate, eps=args.adam_eps, fused=True)
     generator = torch.Generator().manual_seed(ppo_seed)  # of the prompts, tokens and minibatches
@@ -704,29 +689,25 @@ def main(args: Args) -> dict:
     run_dir = Path(resumed) if resumed else start_run(args, corpus)
 
     if checkpoint is None:  # the two stages before PPO
-        fields = "seed vocab_size prompt_words num_steps temperature hidden_size num_layers"
-        fields = [*fields.split(), "num_heads", *(f for f in asdict(args) if f[:3] == "sft")]
-        made_from = [corpus.digest, torch.__version__, Path(__file__).read_text()]
-        made_from += [getattr(args, field) for field in fields]
-        digest = hashlib.sha256(repr(made_from).encode()).hexdigest()
-        sft = remember(args, digest, lambda: train_sft(args, corpus, sft_seed, run_dir))
-        policy.load_state_dict(sft.pop("model"))
+        names = "vocab_size prompt_words num_steps temperature hidden_size num_layers num_heads"
+        names += " sft_epochs sft_learning_rate sft_dropout"
+        made_from = [corpus.digest, torch.__version__, Path(__file__).read_text(), sft_seed]
+        made_from += [getattr(args, name) for name in names.split()]
+        train = lambda: train_sft(policy, corpus, args, run_dir)  # noqa: E731
+        run.stages = remember(args, made_from, policy, train)
         reference.load_state_dict(policy.state_dict())
-        made_from += [args.rm_pairs, args.rm_epochs, args.rm_learning_rate]
-        digest = hashlib.sha256(repr(made_from).encode()).hexdigest()
-        made = (args, corpus, reference, rm_seed, run_dir)
-        judge = remember(args, digest, lambda: train_reward_model(*made))
-        reward_model.load_state_dict(judge.pop("model"))
+        torch.manual_seed(rm_seed)
+        made_from += [rm_seed, args.rm_pairs, args.rm_epochs, args.rm_learning_rate]
+        train = lambda: train_reward_model(reward_model, reference, corpus, args, run_dir)  # noqa: E731
+        run.stages |= remember(args, made_from, reward_model, train)
         value.load_state_dict(reward_model.state_dict())  # a copy: it will learn, the other not
-        run.stages = {f"sft_{name}": x for name, x in sft.items()}
-        run.stages |= {f"reward_model_{name}": x for name, x in judge.items()}
         print("  ".join(f"{name} {x:.3f}" for name, x in run.stages.items()), flush=True)
 
     episodes = open(run_dir / "episodes.csv", "a+")
     episodes.truncate(run.episodes_size)  # cuts off what a killed run wrote after its checkpoint
     episodes.seek(0)
     names = ("return", "gold", "kl_ref")
-    scores = [[float(row[name]) for name in names] for row in csv.DictReader(episodes)]
+    played = [[float(row[name]) for name in names] for row in csv.DictReader(episodes)]
     if run.episodes_size == 0:
         print("step,env,return,length,seconds,gold,kl_ref", file=episodes)
     writer = SummaryWriter(run_dir, purge_step=run.global_step + (run.global_step > 0))  # likewise
@@ -737,13 +718,13 @@ def main(args: Args) -> dict:
         finished = iteration > num_iterations
         if finished or (iteration - 1) % args.eval_every == 0:
             if checkpoint is None or iteration > run.iteration:  # else it is in the checkpoint
-                measures, texts = play(networks, corpus, args, args.eval_episodes, args.seed)
-                for name, values in measures.items():
-                    writer.add_scalar(f"eval/{name}", values.mean().item(), run.global_step)
-                writer.add_text("eval/responses", "\n\n".join(texts[:8]), run.global_step)
+                result = play(networks, corpus, args, args.seed)
+                text = result.pop("text")
+                writer.add_text("eval/responses", text.replace("\n", "\n\n"), run.global_step)
+                for name, mean in result.items():
+                    writer.add_scalar(f"eval/{name}", mean, run.global_step)
                 if iteration == 1 or finished:
-                    title = "proxy  gold  prompt | response"
-                    print("\n".join([title, *texts[:8]]), flush=True)
+                    print(text, flush=True)
         if finished or stop_signals or (iteration - 1) % args.save_every == 0:
             writer.flush()
             episodes.flush()
@@ -756,33 +737,27 @@ def main(args: Args) -> dict:
 
         # (1) Answer N prompts with pi_old, token by token; score each whole response.
         choice = torch.randint(len(corpus.train), (N,), generator=generator)
-        prompts = corpus.train[choice, :P]  # (N, P)
-        tokens, mask = generate(policy, prompts, T, args.temperature, generator)  # (N, P + T)
-        generated = time.perf_counter() - iteration_start
-        taken = tokens[:, P:][mask].unsqueeze(1)  # (K, 1), the actions
-        lengths = mask.sum(1)  # (N,)
-        with torch.no_grad():
-            old_logprobs = token_logprobs(policy, tokens, mask, args.temperature)  # (K, V)
-            ref_logprobs = token_logprobs(reference, tokens, mask, args.temperature)  # (K, V)
-            old_values = value(tokens)[:, P - 1 : -1] * mask  # (N, T)
-            proxy = last_score(reward_model, tokens, mask)  # (N,)
+        a = answer(networks, corpus.train[choice, :P], corpus, args, generator)
+        tokens, mask = a.tokens, a.mask  # (N, P + T), (N, T), which has EOS in and PAD out
+        actions = tokens[:, P:][mask].unsqueeze(1)  # (K, 1)
         old_logprob, ref_logprob = torch.zeros((2, N, T))  # (N, T) each, 0 where PAD is
-        old_logprob[mask] = old_logprobs.gather(1, taken).squeeze(1)
-        ref_logprob[mask] = ref_logprobs.gather(1, taken).squeeze(1)
-        gold = gold_reward(tokens, mask, corpus.valence, corpus.attested)  # (N,)
-        returns = proxy if args.reward == "proxy" else gold  # (N,), undiscounted
-        eos = (tokens[:, P:] == EOS).any(1)  # (N,)
+        old_logprob[mask] = a.logprobs.gather(1, actions).squeeze(1)
+        ref_logprob[mask] = a.ref_logprobs.gather(1, actions).squeeze(1)
+        with torch.no_grad():
+            old_values = value(tokens)[:, P - 1 : -1] * mask  # (N, T)
+        scores = a.proxy if args.reward == "proxy" else a.gold  # (N,)
         if args.missing_eos_score is not None:  # not in InstructGPT: Ziegler et al.
-            returns = returns.where(eos, torch.tensor(args.missing_eos_score))
+            scores = scores.where(a.eos, torch.tensor(args.missing_eos_score))
 
         # (2) Rewards of the tokens; advantages. A response is worth nothing more after its last.
-        rewards = kl_shaped_rewards(old_logprob, ref_logprob, returns, mask, run.beta)  # (N, T)
-        ended = torch.arange(T) == lengths[:, None] - 1  # (N, T), EOS or no room for it
+        rewards = kl_shaped_rewards(old_logprob, ref_logprob, scores, mask, run.beta)  # (N, T)
+        ended = mask & ~mask.roll(-1, 1)  # (N, T), the last token
+        ended[:, -1] = mask[:, -1]
         next_values = old_values.roll(-1, 1)  # (N, T)
         gae = [x.T.numpy() for x in (rewards, old_values, next_values, ended, ended)]  # (T, N)
         b_advantages = compute_gae(*gae, args.gamma, args.gae_lambda)  # (T, N), time first
         advantages = torch.from_numpy(b_advantages).T * mask  # (N, T)
-        targets = advantages + old_values  # (N, T), V^targ
+        returns = advantages + old_values  # (N, T), V^targ
         if args.norm_adv:  # not in the papers: OpenAI's code
             advantages[mask] = whiten(advantages[mask])
 
@@ -805,7 +780,7 @@ def main(args: Args) -> dict:
                 else:
                     policy_loss = loss_cpi(ratio, mb_advantages)
                 mb_values = value(mb_tokens)[:, P - 1 : -1][mb_mask]  # (m,)
-                old = (old_values[rows][mb_mask], targets[rows][mb_mask])  # (m,) each
+                old = (old_values[rows][mb_mask], returns[rows][mb_mask])  # (m,) each
                 value_loss = loss_value(mb_values, *old, clip_range)
                 loss = policy_loss + args.vf_coef * value_loss
                 if args.ptx_coef > 0:
@@ -824,38 +799,35 @@ def main(args: Args) -> dict:
         # (4) Adapt beta, report. pi_old <- pi needs no code: the next rollout uses the new weights.
         with torch.no_grad():
             new_logprobs = token_logprobs(policy, tokens, mask, args.temperature)  # (K, V)
-        kl_old_new = categorical_kl(old_logprobs, new_logprobs).sum().item() / N  # per response
-        kl_ref = categorical_kl(old_logprobs, ref_logprobs).sum().item() / N  # likewise
         if args.ref_kl_controller == "adaptive":
-            controller = (args.ref_kl_target, N, args.ref_kl_horizon)
-            run.beta = adapt_ref_kl_coef(run.beta, kl_ref, *controller)
-        names = ("policy_loss", "value_loss", "entropy", "clip_fraction", "grad_norm")
-        means = (sums / (args.num_epochs * N // M)).tolist()  # over the whole update
-        metrics = {f"losses/{name}": mean for name, mean in zip(names, means)}
-        metrics |= {"losses/kl_old_new": kl_old_new, "rollout/kl_ref": kl_ref}
-        metrics |= {"rollout/proxy": proxy.mean().item(), "rollout/gold": gold.mean().item()}
-        metrics |= {"rollout/eos": eos.float().mean().item()}
-        metrics |= {"rollout/length": lengths.float().mean().item()}
-        metrics |= {"charts/learning_rate": learning_rate, "charts/beta": run.beta}
+            target = (args.ref_kl_target, N, args.ref_kl_horizon)
+            run.beta = adapt_ref_kl_coef(run.beta, a.kl_ref.item(), *target)
         run.global_step += N
+        names = ("policy_loss", "value_loss", "entropy", "clip_fraction", "grad_norm")
+        means = sums / (args.num_epochs * N // M)  # over the whole update
+        metrics = {f"losses/{name}": mean.item() for name, mean in zip(names, means)}
+        metrics["losses/kl_old_new"] = categorical_kl(a.logprobs, new_logprobs).sum().item() / N
+        for name in ("proxy", "gold", "kl_ref", "eos"):
+            metrics[f"rollout/{name}"] = getattr(a, name).float().mean().item()
+        metrics["charts/learning_rate"], metrics["charts/beta"] = learning_rate, run.beta
         check_finite(run.global_step, args, loss=np.array([list(metrics.values())]))
-        fit_of_values = explained_variance(old_values[mask].numpy(), targets[mask].numpy())
-        metrics["losses/explained_variance"] = fit_of_values
-        metrics["charts/tokens_per_second"] = lengths.sum().item() / generated
-        seconds = time.perf_counter() - start
-        kl_sampled = (old_logprob - ref_logprob).sum(1)  # (N,)
-        for n in range(N):
-            row = run.global_step, n, returns[n].item(), lengths[n].item(), f"{seconds:.2f}"
-            scores.append([returns[n].item(), gold[n].item(), kl_sampled[n].item()])
-            print(*row, *scores[-1][1:], sep=",", file=episodes)
+        fit_quality = explained_variance(old_values[mask].numpy(), returns[mask].numpy())
+        metrics["losses/explained_variance"] = fit_quality
+        metrics["charts/SPS"] = N / (time.perf_counter() - iteration_start)
         report(writer, bar, run.global_step, metrics)
+        seconds = f"{time.perf_counter() - start:.2f}"
+        kl_sampled = (old_logprob - ref_logprob).sum(1)  # (N,)
+        columns = (x.tolist() for x in (scores, mask.sum(1), a.gold, kl_sampled))
+        for n, (score, length, gold, kl) in enumerate(zip(*columns)):
+            print(run.global_step, n, score, length, seconds, gold, kl, sep=",", file=episodes)
+            played.append((score, gold, kl))
 
     for resource in (bar, writer, episodes):
         resource.close()
     result = {"status": "finished" if finished else "interrupted", "steps": run.global_step}
-    last = np.mean(scores[-100:], 0).tolist() if scores else [None] * 3
+    last = np.mean(played[-100:], 0).tolist() if played else [None] * 3
     result |= dict(zip(("score", "gold", "kl_ref"), last)) | run.stages
-    result |= {"episodes": len(scores), "seconds": round(run.seconds, 2)}
+    result |= {"episodes": len(played), "seconds": round(run.seconds, 2)}
     result["steps_per_second"] = round(run.global_step / run.seconds, 1)
     write_file(run_dir / "result.json", json.dumps(result, indent=2).encode())
     print(f"{json.dumps(result)}\nresults: {run_dir}    curves: tensorboard --logdir {run_dir}")
