@@ -88,7 +88,7 @@ class Args:
     sft_learning_rate: float = 3e-3  # first stepsize of SFT, falls linearly to 0
     sft_dropout: float = 0.1  # dropout of SFT, and of nothing else
     rm_pairs: int = 2000  # pairs of responses that teach the reward model
-    rm_epochs: int = 2  # epochs of the reward model over the pairs
+    rm_epochs: int = 4  # epochs of the reward model over the pairs
     rm_learning_rate: float = 1e-3  # first stepsize of the reward model, falls linearly to 0
     hidden_size: int = 64  # D, width of the transformer
     num_layers: int = 2  # blocks of the transformer

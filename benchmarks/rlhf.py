@@ -139,8 +139,9 @@ def table() -> None:
     )
     print("|---|---|---|---|---|---|---|")
     for cell in CELLS:
-        if not len(gold := smooth(curves(rows, cell, "gold"))):
+        if not len(curves(rows, cell, "gold")):
             continue
+        gold = smooth(curves(rows, cell, "gold"))
         proxy, kl = smooth(curves(rows, cell, "proxy")), smooth(curves(rows, cell, "kl_ref"))
         largest = curves(rows, cell, "kl_old_new").max(1)
         cells = (proxy[:, -1], gold.max(1), gold[:, -1], kl[:, -1], largest)

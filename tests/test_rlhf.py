@@ -139,7 +139,7 @@ def test_samples_follow_the_log_probabilities_at_any_temperature():
         generator = torch.Generator().manual_seed(0)
         tokens, mask = rlhf.generate(policy, prompts, 1, temperature, generator)
         logprobs = rlhf.token_logprobs(policy, tokens[:1], mask[:1], temperature)[0]
-        p = logprobs.exp()
+        p = logprobs.exp().detach()
         assert p.shape == (13,) and p.sum() == pytest.approx(1, abs=1e-6)  # EOS and 12 words
         counts = torch.bincount(tokens[:, 3], minlength=13)
         chi_square = ((counts - 40_000 * p) ** 2 / (40_000 * p)).sum()
@@ -640,7 +640,7 @@ BAD = [
     ({"corpus": "nowhere.txt"}, ["--corpus nowhere.txt", "No such file"]),
     ({"corpus": "."}, ["--corpus .", "Is a directory"]),
     ({"run_dir": "/proc/no"}, ["--run-dir /proc/no", "another folder"]),
-    ({"evaluate": "nowhere"}, ["--corpus small.txt", "leave it out"]),
+    ({"evaluate": "nowhere"}, ["--total-episodes 80", "leave it out"]),
 ]
 
 
