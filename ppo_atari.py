@@ -37,6 +37,7 @@ import copy
 import csv
 import difflib
 import io
+import itertools
 import json
 import os
 import re
@@ -473,8 +474,10 @@ def main(args: Args) -> dict:
     B = N * T
     num_iterations = args.total_timesteps // B
     seeds = np.random.SeedSequence(args.seed).generate_state(2).tolist()
-    games = make_games(args.env_id, N, args.sticky_actions)
-    A = int(games.single_action_space.n)
+    # Two groups: the games of one go on while the network acts for the other, a fifth faster.
+    groups = [slice(0, N // 2), slice(N // 2, N)] if N > 1 else [slice(0, 1)]
+    games = [make_games(args.env_id, n.stop - n.start, args.sticky_actions) for n in groups]
+    A = int(games[0].single_action_space.n)
     obs = torch.zeros((T, N, 4, 84, 84), dtype=torch.uint8, pin_memory=args.device == "cuda")
     actions, old_logits = torch.zeros((T, N), dtype=torch.int64), torch.zeros((T, N, A))
     rewards, terminated, truncated, final_values = np.zeros((4, T, N))  # (T, N) each
@@ -495,7 +498,10 @@ def main(args: Args) -> dict:
         vars(run).update(checkpoint["run"])
         run.m, run.v = ([x.to(args.device) for x in moments] for moments in (run.m, run.v))
     game_seeds = np.random.SeedSequence((args.seed, run.iteration)).generate_state(N) // 2
-    observations, info = games.reset(seed=game_seeds.astype(np.int64))  # (N, 4, 84, 84)
+    observations, lives = np.zeros((N, 4, 84, 84), np.uint8), np.zeros(N, np.int64)
+    for n, group in zip(groups, games):
+        observations[n], info = group.reset(seed=game_seeds[n].astype(np.int64))
+        lives[n] = info["lives"]
     episode_return, episode_length = np.zeros((2, N), np.int64)
     run_dir = Path(resumed) if resumed else start_run(args)
     episodes = open(run_dir / "episodes.csv", "a+")
@@ -521,31 +527,34 @@ def main(args: Args) -> dict:
         iteration_start, old_episodes = time.perf_counter(), len(returns)
 
         # (1) Run pi_old in each of N games for T steps.
-        # The network acts on one core: eight frames are too few for more. A copy whose weights
-        # are bfloat16 once and for all takes 1.2 ms, autocast 1.5 ms.
+        # The network acts on one core: four games are too few for more. A copy whose weights are
+        # bfloat16 once and for all takes 0.9 ms, autocast 1.2 ms.
         torch.set_num_threads(1)
         actor = copy.deepcopy(agent).to(torch.bfloat16 if args.bf16 else torch.float32)
         # The argmax of logits + Gumbel noise is a sample of their softmax.
         noise = -torch.empty((T, N, A)).exponential_(generator=generator).log()  # (T, N, A)
-        for t in range(T):
-            obs[t], lives = torch.from_numpy(observations), info["lives"]
-            old_logits[t], values[t] = act(actor, observations)  # (N, A), (N,)
-            actions[t] = (old_logits[t] + noise[t]).argmax(-1)
-            observations, rewards[t], over, _, info = games.step(actions[t].numpy())
-            episode_return += rewards[t].astype(np.int64)
-            episode_length += 1
-            cut = (episode_length >= MAX_STEPS) & ~over  # (N,)
-            life_lost = (info["lives"] < lives) & (info["lives"] > 0)  # (N,)
-            terminated[t], truncated[t] = over | life_lost, cut
-            for n in np.flatnonzero(over | cut):  # whole games, and what they paid
-                returns.append(float(episode_return[n]))
-                row = run.global_step + (t + 1) * N, n, returns[-1], episode_length[n]
-                print(*row, f"{time.perf_counter() - start:.2f}", sep=",", file=episodes)
-                episode_return[n] = episode_length[n] = 0
-            if cut.any():  # a time limit is no death: what would have come is worth something
-                final_values[t] = act(actor, observations)[1]
-                observations, info = games.reset(options={"reset_mask": cut})
-        values[T] = act(actor, observations)[1]
+        for t, (n, group) in itertools.product(range(T + 1), zip(groups, games)):
+            if t > 0:  # what the actions of step t - 1 led to
+                observations[n], rewards[t - 1, n], over, _, info = group.recv()
+                episode_return[n] += rewards[t - 1, n].astype(np.int64)
+                episode_length[n] += 1
+                cut = (episode_length[n] >= MAX_STEPS) & ~over
+                life_lost = (info["lives"] < lives[n]) & (info["lives"] > 0)
+                terminated[t - 1, n], truncated[t - 1, n] = over | life_lost, cut
+                for i in n.start + np.flatnonzero(over | cut):  # whole games, and what they paid
+                    returns.append(float(episode_return[i]))
+                    row = run.global_step + t * N, i, returns[-1], episode_length[i]
+                    print(*row, f"{time.perf_counter() - start:.2f}", sep=",", file=episodes)
+                    episode_return[i] = episode_length[i] = 0
+                if cut.any():  # a time limit is no death: what would have come is worth something
+                    final_values[t - 1, n] = act(actor, observations[n])[1]
+                    observations[n], info = group.reset(options={"reset_mask": cut})
+                lives[n] = info["lives"]
+            logits, values[t, n] = act(actor, observations[n])  # (N / 2, A), (N / 2,)
+            if t < T:
+                obs[t, n], old_logits[t, n] = torch.from_numpy(observations[n]), logits
+                actions[t, n] = (logits + noise[t, n]).argmax(-1)
+                group.send(actions[t, n].numpy())
         run.global_step += B
         torch.set_num_threads(threads)
 
@@ -587,7 +596,7 @@ def main(args: Args) -> dict:
         metrics["charts/SPS"] = B / (time.perf_counter() - iteration_start)
         report(writer, bar, run.global_step, metrics, returns, returns[old_episodes:])
 
-    for resource in (games, bar, writer, episodes):
+    for resource in (*games, bar, writer, episodes):
         resource.close()
     result = {"status": "finished" if finished else "interrupted", "steps": run.global_step}
     result["score"] = float(np.mean(returns[-100:])) if returns else None

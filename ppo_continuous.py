@@ -23,7 +23,7 @@ Not in the paper, and how to switch each off (or on):
 
     on:   observation scaling and clipping  --no-norm-obs      orthogonal      --no-orthogonal-init
           reward scaling and clipping       --no-norm-reward   Adam eps 1e-5   --adam-eps 1e-8
-          advantage normalisation           --no-norm-adv      log std of -0.5 --log-std-init 0
+          advantage normalisation           --no-norm-adv      log std of -1   --log-std-init 0
           stepsize decay                    --no-anneal-lr
     off:  gradient clipping                 --max-grad-norm .5 value clipping  --clip-vloss
 
@@ -106,7 +106,7 @@ class Args:
     max_grad_norm: float = 0.0  # scale longer gradients down to this length, 0: no limit
     # extras
     orthogonal_init: bool = True  # orthogonal first weights, small for actions; else PyTorch's
-    log_std_init: float = -0.5  # log std of the actions at the start
+    log_std_init: float = -1.0  # log std of the actions at the start
     log_std_schedule: tuple[float, float] | None = None  # linear, not learnt (Table 4: -0.7 -1.6)
 
 

@@ -25,7 +25,7 @@ Not in the paper, and how to switch each off (or on):
 
     on:   observation scaling and clipping  --no-norm-obs      orthogonal      --no-orthogonal-init
           reward scaling and clipping       --no-norm-reward   Adam eps 1e-5   --adam-eps 1e-8
-          advantage normalisation           --no-norm-adv      log std of -0.5 --log-std-init 0
+          advantage normalisation           --no-norm-adv      log std of -1   --log-std-init 0
           damping of H                      --cg-damping 0
 
 Train:        python trpo_continuous.py --env-id HalfCheetah-v5 --seed 1
@@ -99,7 +99,7 @@ class Args:
     minibatch_size: int = 64  # M, samples per gradient step (of the value network)
     # extras
     orthogonal_init: bool = True  # orthogonal first weights, small for actions; else PyTorch's
-    log_std_init: float = -0.5  # log std of the actions at the start
+    log_std_init: float = -1.0  # log std of the actions at the start
 
 
 def refuse(flag: str, value, remedy: str) -> None:
