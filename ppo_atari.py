@@ -427,7 +427,8 @@ def evaluate(args: Args) -> dict:
     if args.capture_video:  # a second emulator, which plays the same in colour
         colour = {"grayscale": False, "img_height": 210, "img_width": 160, "stack_num": 1}
         camera = make_games(saved.env_id, 1, saved.sticky_actions, **colour)
-    agent = Agent(game.single_action_space.n)
+    torch.set_num_threads(1)  # enough for one game
+    agent = Agent(int(game.single_action_space.n))
     agent.load_state_dict(checkpoint["agent"])
     generator = torch.Generator().manual_seed(args.seed)
     returns = np.zeros(args.eval_episodes)
