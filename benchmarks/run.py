@@ -254,7 +254,10 @@ class Runner:
             self.progress.pop(run.key, None)
 
     def replay(self, run: Run, script_digest: str) -> dict:
-        """The fingerprint of a run's first iterations with today's script. Raises Failure."""
+        """The fingerprint of a run's first iterations with today's script. Raises Failure.
+
+        Equal for an Atari run that was stopped, too, unless that was within these first games.
+        """
         run_dir = self.runs / "recheck" / self.folder(run, script_digest).name
         shutil.rmtree(run_dir, ignore_errors=True)  # a replay takes seconds, begin it anew
         try:
