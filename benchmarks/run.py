@@ -7,7 +7,7 @@
 
 A run is a process of its own, in a folder of its own under runs/; a finished one is a line in
 results/SUITE.jsonl. Start again after whatever has happened: what is done is skipped, what was
-under way goes on from its checkpoint: bit for bit on MuJoCo, with new games on Atari. Another
+under way goes on from its checkpoint (on MuJoCo bit for bit, on Atari with new games). Another
 budget or script has results of its own, such as results/table1@50000.jsonl. A run has one thread;
 one of an Atari suite has every core, so these run one by one. Exit code: 0 all done, 1 something
 failed, 2 bad input, 128 + signal.
