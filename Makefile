@@ -3,13 +3,15 @@
 # make lint   format and lint (make format to apply)
 # make speed  steps per second against Stable-Baselines3
 # make table1   the paper's Table 1: 231 runs, go on with it at any time; then the report
+# make atari-small   Pong for 4M steps and Breakout for 1M, on all cores; then the report
+# make atari    the paper's 49 games x 3 seeds x 10M steps, likewise
 # make report   tables and pictures from the results that are there
 # make figures  Figures 1 and 2 of the paper
 # make quick    all of this on a small scale, in three minutes: runs/quick
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: run test lint format speed table1 report figures quick
+.PHONY: run test lint format speed table1 atari-small atari report figures quick
 
 run: .venv/run
 	$(BIN)/python ppo_continuous.py --env-id HalfCheetah-v5
@@ -36,8 +38,13 @@ table1: .venv/bench
 	$(BIN)/python -m benchmarks.run table1
 	$(BIN)/python -m benchmarks.report table1
 
+atari-small atari: .venv/bench
+	$(BIN)/python -m benchmarks.run $@
+	$(BIN)/python -m benchmarks.atari $@
+
 report: .venv/bench
 	$(BIN)/python -m benchmarks.report
+	$(BIN)/python -m benchmarks.atari
 
 figures: .venv/bench
 	$(BIN)/python -m benchmarks.figures

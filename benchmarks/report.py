@@ -2,6 +2,7 @@
 
     python -m benchmarks.report table1        to the terminal, docs/*.png and README.md
     python -m benchmarks.report               the same for every suite that has results
+    python -m benchmarks.atari                likewise for the Atari suites
 
 In README.md a suite's report stands between <!-- SUITE --> and <!-- /SUITE -->.
 """
@@ -17,7 +18,7 @@ import tyro
 from PIL import Image
 
 from benchmarks.run import CURVE_POINTS, ROOT, digest, read_results, script_path
-from benchmarks.suites import RANDOM, SUITES, Suite, suite_of
+from benchmarks.suites import ATARI_SUITES, RANDOM, SUITES, Suite, suite_of
 
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
@@ -115,17 +116,17 @@ def load(results: Path, name: str) -> list[dict]:
         refuse(str(error))
 
 
-def check_versions(rows: list[dict]) -> tuple[str, str]:
-    """The one gymnasium and mujoco version of all rows; exits with 2 where anything is mixed."""
-    for package in ("gymnasium", "mujoco"):
+def check_versions(rows: list[dict], simulator: str = "mujoco") -> tuple[str, str]:
+    """The one gymnasium and simulator version of all rows; exits with 2 where any is mixed."""
+    for package in ("gymnasium", simulator):
         found = sorted({str(row["versions"].get(package)) for row in rows})
         if len(found) > 1:
             refuse(f"results of {package} {' and '.join(found)} cannot be compared")
-    for game in {row["env"].rpartition("-")[0] for row in rows}:
-        found = sorted({row["env"] for row in rows if row["env"].rpartition("-")[0] == game})
+    for task in {row["env"].partition("-v")[0] for row in rows}:
+        found = sorted({row["env"] for row in rows if row["env"].partition("-v")[0] == task})
         if len(found) > 1:
             refuse(f"results of {' and '.join(found)} cannot be compared")
-    return rows[0]["versions"]["gymnasium"], rows[0]["versions"]["mujoco"]
+    return rows[0]["versions"]["gymnasium"], rows[0]["versions"][simulator]
 
 
 def check_digests(name: str, rows: list[dict]) -> None:
@@ -141,9 +142,9 @@ def check_digests(name: str, rows: list[dict]) -> None:
             print(f"note: {name}: {script} has changed since, --recheck them", file=sys.stderr)
 
 
-def scores_of(rows: list[dict], setting: str, envs, seeds) -> np.ndarray:
+def scores_of(rows: list[dict], setting: str, envs, seeds, column="score") -> np.ndarray:
     """Scores of a setting, (environments, seeds); NaN where a run is missing."""
-    found = {(row["env"], row["seed"]): row["score"] for row in rows if row["setting"] == setting}
+    found = {(row["env"], row["seed"]): row[column] for row in rows if row["setting"] == setting}
     return np.array([[found.get((env, seed), np.nan) for seed in seeds] for env in envs])
 
 
@@ -377,9 +378,9 @@ def draw_scores(results: Results, path: Path) -> None:
     save(figure, path)
 
 
-def curves_of(results: Results, setting: str, env: str) -> np.ndarray:
+def curves_of(rows: list[dict], setting: str, env: str) -> np.ndarray:
     """Learning curves (runs, CURVE_POINTS); a window without an episode takes the one before."""
-    rows = [row for row in results.rows if row["setting"] == setting and row["env"] == env]
+    rows = [row for row in rows if row["setting"] == setting and row["env"] == env]
     curves = np.full((len(rows), CURVE_POINTS), np.nan)
     for curve, row in zip(curves, sorted(rows, key=lambda row: row["seed"])):
         value = np.nan
@@ -414,7 +415,7 @@ def draw_curves(results: Results, path: Path) -> None:
         steps = max(row["steps"] for row in results.rows if row["env"] == env)
         x = (np.arange(CURVE_POINTS) + 1) * steps / CURVE_POINTS
         for setting in [s for s in results.settings if s not in drawn] + drawn:
-            curves = smooth(curves_of(results, setting, env))
+            curves = smooth(curves_of(results.rows, setting, env))
             started = ~np.isnan(curves).any(0)  # from where every seed has a value
             if len(curves) < len(results.suite.seeds) or not started.any():
                 continue  # no average of what is not all there
@@ -463,14 +464,26 @@ def between_markers(text: str, name: str, report: str) -> str | None:
     return f"{text.partition(start)[0]}{start}\n\n{report}\n{end}{text.partition(end)[2]}"
 
 
+def put_into(readme: Path, name: str, report: str) -> bool:
+    """Write report between its markers in readme; whether it has these markers."""
+    old = readme.read_text() if readme.is_file() else ""
+    new = between_markers(old, name, report)
+    if new is not None and new != old:
+        readme.write_text(new)
+    return new is not None
+
+
 def main(args: Args) -> int:
     """Make the reports; returns the exit code, 1 if README.md has no place for Table 1."""
-    names = args.suites or [s for s in SUITES if s != "random" and load(args.results, s)]
+    apart = {"random", *ATARI_SUITES}  # the zero of the others; those of benchmarks/atari.py
+    names = args.suites or [s for s in SUITES if s not in apart and load(args.results, s)]
     if not names:
         refuse(f"no results in {args.results}: python -m benchmarks.run quick")
     code = 0
     plt.rcParams.update(STYLE)
     for name in names:
+        if name.partition("@")[0] in ATARI_SUITES:
+            refuse(f"{name} has a report of its own: python -m benchmarks.atari {name}")
         try:
             results = collect(args.results, name)
         except KeyError as error:
@@ -481,11 +494,7 @@ def main(args: Args) -> int:
             draw_scores(results, args.docs / pictures["scores"])
         report = write_report(results, args.docs.name)
         print(f"# {name}\n\n{report}")
-        old = args.readme.read_text() if args.readme.is_file() else ""
-        new = between_markers(old, name, report)
-        if new is not None and new != old:
-            args.readme.write_text(new)
-        if new is None and name == "table1":
+        if not put_into(args.readme, name, report) and name == "table1":
             markers = f"<!-- {name} --> and <!-- /{name} -->"
             print(f"{args.readme.name} has no {markers}: not written", file=sys.stderr)
             code = 1

@@ -1,14 +1,16 @@
 """Run a suite of suites.py: python -m benchmarks.run table1
 
-    --workers 2                                 runs side by side, one thread each
+    --workers 2                                 runs side by side
     --only env=Hopper-v5 setting=clip-0.2       a part of the suite
     --seeds 4 5    --total-timesteps 50000    --script fork.py
     --recheck                                   has a new version of the script changed the results?
 
 A run is a process of its own, in a folder of its own under runs/; a finished one is a line in
 results/SUITE.jsonl. Start again after whatever has happened: what is done is skipped, what was
-under way goes on from its checkpoint. Another budget or script has results of its own, such as
-results/table1@50000.jsonl. Exit code: 0 all done, 1 something failed, 2 bad input, 128 + signal.
+under way goes on from its checkpoint (on MuJoCo bit for bit, on Atari with new games). Another
+budget or script has results of its own, such as results/table1@50000.jsonl. A run has one thread;
+one of an Atari suite has every core, so these run one by one. Exit code: 0 all done, 1 something
+failed, 2 bad input, 128 + signal.
 """
 
 import ast
@@ -49,7 +51,7 @@ class Args:
     """Run a suite, or what is left of it."""
 
     suite: tyro.conf.Positional[str]  # its name in suites.py
-    workers: int = os.cpu_count() or 1  # runs side by side, one thread each
+    workers: int | None = None  # runs side by side, else one per core; Atari: else one
     only: tuple[str, ...] = ()  # env=..., setting=..., seed=...: a part of the suite
     seeds: tuple[int, ...] = ()  # other seeds than the suite's
     total_timesteps: int | None = None  # another budget than the suite's
@@ -209,7 +211,7 @@ def result_line(run: Run, run_dir: Path, script_digest: str) -> dict:
         row["args"] = {k: v for k, v in config["args"].items() if k not in ("run_dir", "resume")}
         row |= {"digest": script_digest, "versions": config["versions"], "processor": processor()}
         row |= {name: result[name] for name in ("steps", "seconds", "score", "episodes")}
-        row["fingerprint"] = fingerprint(run_dir)
+        row |= {"average": float(np.mean(returns)), "fingerprint": fingerprint(run_dir)}
         row["curve"] = learning_curve(steps, returns, result["steps"])
         json.dumps(row, allow_nan=False)
         return row
@@ -225,8 +227,10 @@ def result_line(run: Run, run_dir: Path, script_digest: str) -> dict:
 class Runner:
     """What the workers share: where the runs are, who has been stopped, how far each run is."""
 
-    def __init__(self, runs: Path):
+    def __init__(self, runs: Path, all_cores: bool, workers: int | None):
         self.runs = runs
+        self.workers = workers or (1 if all_cores else os.cpu_count() or 1)
+        self.environment = {**os.environ} if all_cores else {**os.environ, "OMP_NUM_THREADS": "1"}
         self.signals: list[int] = []  # Ctrl-C and the like; the second one kills
         self.progress: dict[str, tuple[float, str]] = {}  # key: (fraction done, text)
 
@@ -250,7 +254,10 @@ class Runner:
             self.progress.pop(run.key, None)
 
     def replay(self, run: Run, script_digest: str) -> dict:
-        """The fingerprint of a run's first iterations with today's script. Raises Failure."""
+        """The fingerprint of a run's first iterations with today's script. Raises Failure.
+
+        Equal for an Atari run that was stopped, too, unless that was within these first games.
+        """
         run_dir = self.runs / "recheck" / self.folder(run, script_digest).name
         shutil.rmtree(run_dir, ignore_errors=True)  # a replay takes seconds, begin it anew
         try:
@@ -289,7 +296,7 @@ class Runner:
                     stdin=subprocess.DEVNULL,
                     stdout=output,
                     stderr=output,
-                    env={**os.environ, "OMP_NUM_THREADS": "1"},
+                    env=self.environment,
                     pass_fds=[lock.fileno()],
                     start_new_session=True,  # else Ctrl-C would reach it twice
                 )
@@ -364,7 +371,7 @@ def selected(args: Args) -> tuple[str, list[Run]]:
     if args.suite not in SUITES:
         fail(f"no suite {args.suite}: take one of {', '.join(SUITES)}")
     suite, name = suite_of(args.suite), args.suite
-    if args.workers < 1:
+    if args.workers is not None and args.workers < 1:
         fail(f"--workers {args.workers}: must be 1 or more")
     if args.script is not None:
         if not args.script.is_file():
@@ -420,7 +427,7 @@ def recheck(todo: list[Run], rows: list[dict], digests: dict, runner: Runner, ar
         return f"the same, {len(groups[run.setting, run.env])} results re-stamped"
 
     first = [group[0] for group in groups.values()]
-    failed = work(f"{args.suite}, recheck", first, runner.replay, digests, replayed, runner, args)
+    failed = work(f"{args.suite}, recheck", first, runner.replay, digests, replayed, runner)
     print(f"{len(stamped)} of {len(todo)} stale results re-stamped")
     return len(todo) - len(stamped) or failed
 
@@ -435,7 +442,7 @@ def first_difference(before: dict, after: dict) -> str:
     return f"loss of iteration 1 was {before['loss']}, is {after['loss']}"
 
 
-def work(name, todo: list[Run], execute, digests, record, runner: Runner, args: Args) -> int:
+def work(name, todo: list[Run], execute, digests, record, runner: Runner) -> int:
     """Do the runs on a pool of threads, with a live view; returns how many failed.
 
     execute(run, digest) goes into the threads; record(run, its value) is called here, one by one,
@@ -443,7 +450,7 @@ def work(name, todo: list[Run], execute, digests, record, runner: Runner, args: 
     """
     console, failed, done, start = Console(highlight=False), 0, 0, time.monotonic()
     name_column, status = TextColumn("{task.description}"), TextColumn("{task.fields[status]}")
-    pool = ThreadPoolExecutor(args.workers)
+    pool = ThreadPoolExecutor(runner.workers)
     futures: dict[Future, Run] = {}
     for run in todo:
         futures[pool.submit(execute, run, digests[run.command.split()[0]])] = run
@@ -511,15 +518,16 @@ def main(args: Args) -> int:
         digests = {word: digest(script_path(word)) for word in {r.command.split()[0] for r in runs}}
     except (OSError, ValueError, SyntaxError) as error:
         fail(str(error))
-    for package in ("gymnasium", "mujoco"):
-        others = {row["versions"].get(package) for row in rows} - {version(package)}
+    for package in ("gymnasium", "mujoco", "ale-py"):
+        found = {row["versions"][package] for row in rows if package in row["versions"]}
+        others = found - {version(package)}
         if others:
             fail(
                 f"{path.name} holds results of {package} {others.pop()}, here it is "
                 f"{version(package)}: install that one, or move the results away"
             )
 
-    runner = Runner(args.runs / name)
+    runner = Runner(args.runs / name, suite_of(name).all_cores, args.workers)
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, runner.on_signal)
     old = {row["key"]: row for row in rows}
@@ -552,7 +560,7 @@ def main(args: Args) -> int:
 
     todo = [run for run in runs if run.key not in old]
     print(f"{name}: {len(runs)} runs, {len(runs) - len(todo)} of them done already", flush=True)
-    failed = work(name, todo, runner.execute, digests, record, runner, args)
+    failed = work(name, todo, runner.execute, digests, record, runner)
     if runner.signals:
         print("stopped; start again to go on from the checkpoints")
         return 128 + runner.signals[0]

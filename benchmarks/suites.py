@@ -17,14 +17,30 @@ MUJOCO = (
     "Walker2d-v5",
 )
 
+GAMES = tuple(  # Schulman et al. 2017, Table 6
+    """
+    Alien Amidar Assault Asterix Asteroids Atlantis BankHeist BattleZone BeamRider Bowling
+    Boxing Breakout Centipede ChopperCommand CrazyClimber DemonAttack DoubleDunk Enduro
+    FishingDerby Freeway Frostbite Gopher Gravitar IceHockey Jamesbond Kangaroo Krull
+    KungFuMaster MontezumaRevenge MsPacman NameThisGame Pitfall Pong PrivateEye Qbert Riverraid
+    RoadRunner Robotank Seaquest SpaceInvaders StarGunner Tennis TimePilot Tutankham UpNDown
+    Venture VideoPinball WizardOfWor Zaxxon
+    """.split()
+)
+
 
 @dataclass(frozen=True)
 class Suite:
     settings: dict[str, str]  # name: command line
     envs: tuple[str, ...]
-    steps: int | None  # per run; None: the script has no --total-timesteps
+    steps: int | dict[str, int] | None  # per run, or per run in each env; None: it has no such flag
     seeds: tuple[int, ...] = (1, 2, 3)
     borrowed: dict[str, tuple[str, str]] = field(default_factory=dict)  # name: (suite, setting)
+    all_cores: bool = False  # whether a run has every core; else it has one thread
+
+    def budget(self, env: str) -> int | None:
+        """Steps of a run in env; None: the script has no --total-timesteps."""
+        return self.steps[env] if isinstance(self.steps, dict) else self.steps
 
 
 TABLE1 = {  # Schulman et al. 2017, Table 1
@@ -87,7 +103,10 @@ HUMANOID = {  # Table 4
     " --log-std-schedule -0.7 -1.6",
 }
 
+ATARI = {"ppo": "ppo_atari.py"}  # Table 5
+
 MILLION = 1_000_000
+ATARI_SMALL = {"Pong": 4 * MILLION, "Breakout": MILLION}
 DETAILS_ENVS = ("HalfCheetah-v5", "Hopper-v5", "Walker2d-v5", "Swimmer-v5")
 
 SUITES = {
@@ -99,7 +118,10 @@ SUITES = {
     "defaults": Suite(DEFAULTS, DETAILS_ENVS, MILLION, seeds=(4, 5, 6)),
     "table1-2017": Suite(TABLE1_2017, ("HalfCheetah-v5", "Hopper-v5"), MILLION),
     "humanoid": Suite(HUMANOID, ("Humanoid-v5",), 50 * MILLION),
+    "atari": Suite(ATARI, GAMES, 10 * MILLION, all_cores=True),  # 147 runs
+    "atari-small": Suite(ATARI, tuple(ATARI_SMALL), ATARI_SMALL, seeds=(1,), all_cores=True),
 }
+ATARI_SUITES = ("atari", "atari-small")
 
 
 class Run(NamedTuple):
@@ -131,13 +153,14 @@ def runs_of(suite: Suite, seeds=None, steps: int | None = None, script=None) -> 
 
     seeds, steps: instead of the suite's own. script: a path instead of the settings' script.
     """
-    steps, runs = steps or suite.steps, []
+    runs = []
     for seed in seeds or suite.seeds:
         for setting, command in suite.settings.items():
             if script is not None:
                 command = " ".join([str(script), *command.split()[1:]])
             for env in suite.envs:
-                budget = f" --total-timesteps {steps}" if suite.steps else ""
+                total = steps or suite.budget(env)
+                budget = f" --total-timesteps {total}" if suite.steps else ""
                 flags = f"{command} --env-id {env} --seed {seed}{budget}"
                 runs.append(Run(setting, env, seed, flags))
     return runs

@@ -26,8 +26,18 @@ from conftest import ROOT, flags, scalars
 from PIL import Image
 
 import ppo_continuous
-from benchmarks import figures, random_policy, report, run
-from benchmarks.suites import ALL_OFF, DETAILS, MUJOCO, SUITES, TABLE1, Run, runs_of, suite_of
+from benchmarks import atari, figures, random_policy, report, run
+from benchmarks.suites import (
+    ALL_OFF,
+    ATARI_SUITES,
+    DETAILS,
+    MUJOCO,
+    SUITES,
+    TABLE1,
+    Run,
+    runs_of,
+    suite_of,
+)
 
 KILLS = int(os.environ.get("KILLS", 3))  # of the runner, in the test that kills it
 
@@ -127,8 +137,11 @@ def test_sizes_of_the_suites():
         "random": 63,
         "figure3": 42,
         "details": 84,
+        "defaults": 36,
         "table1-2017": 12,
         "humanoid": 3,
+        "atari": 147,
+        "atari-small": 2,
     }
 
 
@@ -147,8 +160,19 @@ def test_every_command_is_one_that_its_script_takes(name):
         args = tyro.cli(module.Args, args=[*words, "--run-dir", "x"])
         if name != "random":
             module.check_args(args)
-            assert args.total_timesteps == SUITES[name].steps
+            assert args.total_timesteps == SUITES[name].budget(planned.env)
         assert (args.env_id, args.seed) == (planned.env, planned.seed)
+
+
+def test_budgets_of_a_suite_that_has_one_per_environment():
+    suite = SUITES["atari-small"]
+    assert [run.command for run in runs_of(suite)] == [
+        "ppo_atari.py --env-id Pong --seed 1 --total-timesteps 4000000",
+        "ppo_atari.py --env-id Breakout --seed 1 --total-timesteps 1000000",
+    ]
+    assert {run.command.split()[-1] for run in runs_of(suite, steps=2048)} == {"2048"}
+    assert {run.command.split()[-1] for run in runs_of(SUITES["atari"])} == {"10000000"}
+    assert SUITES["random"].budget("Hopper-v5") is None
 
 
 def test_settings_of_table_1_are_what_their_names_say():
@@ -304,6 +328,7 @@ def test_a_line_holds_what_a_run_was_and_no_path_of_the_machine(tmp_path):
     with open(tmp_path / "x" / "episodes.csv") as file:
         returns = [float(r["return"]) for r in csv.DictReader(file)]
     assert row["fingerprint"]["returns"] == returns[:10]
+    assert row["average"] == pytest.approx(sum(returns) / len(returns), rel=1e-12)
     assert row["fingerprint"]["loss"] == scalars(tmp_path / "x", "losses/policy_loss")[0][1]
     assert row["versions"]["mujoco"] and row["processor"] and row["digest"] == "1234"
     assert len(row["curve"]) == run.CURVE_POINTS
@@ -426,6 +451,31 @@ def test_results_of_another_mujoco_are_refused(tmp_path, toy, capsys):
     assert exit_code(arguments(tmp_path, script=toy)) == 0
     assert exit_code(arguments(tmp_path, script=toy)) == 2
     assert "holds results of mujoco 3.9, here it is" in capsys.readouterr().err
+
+
+def test_results_of_another_ale_py_are_refused(tmp_path, toy, capsys):
+    toy.write_text(TOY.replace('"mujoco": "4.0.0"', '"ale-py": "0.11"'))
+    args = arguments(tmp_path, suite="atari-small", script=toy)
+    assert exit_code(args) == 0
+    assert exit_code(args) == 2
+    assert "holds results of ale-py 0.11, here it is" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("suite, threads, workers", [("quick", "1", 5), ("atari-small", "7", 1)])
+def test_runs_that_use_every_core_come_one_by_one(
+    tmp_path, toy, monkeypatch, suite, threads, workers
+):
+    monkeypatch.setenv("OMP_NUM_THREADS", "7")  # the user's
+    monkeypatch.setattr(os, "cpu_count", lambda: 5)
+    seen, pool = [], run.ThreadPoolExecutor
+    monkeypatch.setattr(run, "ThreadPoolExecutor", lambda n: seen.append(n) or pool(n))
+    versions = '"gymnasium": "1.4.0", "threads": os.environ["OMP_NUM_THREADS"]'
+    toy.write_text(TOY.replace('"gymnasium": "1.4.0", "mujoco": "4.0.0"', versions))
+    assert exit_code(arguments(tmp_path, suite=suite, script=toy, workers=None)) == 0
+    rows = lines(tmp_path, f"{suite}@toy").values()
+    assert {row["versions"]["threads"] for row in rows} == {threads}
+    assert exit_code(arguments(tmp_path, suite=suite, script=toy, workers=3)) == 0
+    assert seen == [workers, 3]
 
 
 def test_two_runners_on_one_suite(tmp_path, toy, capsys):
@@ -946,8 +996,9 @@ def test_the_readme_holds_what_the_results_say():
     for name in SUITES:
         if f"<!-- {name} -->" not in text:
             continue
-        results = report.collect(ROOT / "benchmarks" / "results", name)
-        again = report.between_markers(text, name, report.write_report(results, "docs"))
+        reporter = atari if name in ATARI_SUITES else report
+        results = reporter.collect(ROOT / "benchmarks" / "results", name)
+        again = report.between_markers(text, name, reporter.write_report(results, "docs"))
         assert again == text, f"{name}: make report"
 
 
