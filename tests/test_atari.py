@@ -26,6 +26,15 @@ SMALL = {"env_id": "Breakout", "num_envs": 4, "num_steps": 16, "minibatch_size":
 SMALL |= {"total_timesteps": 1024, "num_epochs": 1, "compile": False, "save_every": 2}
 
 
+@pytest.fixture(autouse=True)
+def one_thread(monkeypatch):
+    """Threads that wait for each other take ten times as long where something else runs."""
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(1)
+
+
 def small_args(**changes):
     return atari.Args(**{**SMALL, **changes})
 
@@ -444,9 +453,12 @@ def test_memory_stays_below_one_and_a_half_gigabytes(tmp_path):
 
 
 # --------------------------------------------------------------------------- determinism and resume
-def test_same_seed_same_run_and_another_seed_another():
+@pytest.mark.parametrize("threads", [1, 2])
+def test_same_seed_same_run_and_another_seed_another(threads):
+    torch.set_num_threads(threads)
     for name, seed in (("a", 1), ("b", 1), ("c", 2)):
         atari.main(small_args(run_dir=name, seed=seed))
+        assert torch.get_num_threads() == threads
     assert_same_run("a", "b")
     assert episodes("a") != episodes("c")
 
