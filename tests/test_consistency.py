@@ -15,11 +15,16 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-SCRIPTS = ["vpg_continuous.py", "ppo_continuous.py", "trpo_continuous.py"]
+SCRIPTS = ["vpg_continuous.py", "ppo_continuous.py", "trpo_continuous.py", "ppo_rlhf_tiny.py"]
 OWN = {"Args", "main", "train_step", "check_args"}
+# What must differ in one script: no environments to save or play, and fewer objectives.
+DIFFERENT = {
+    "ppo_rlhf_tiny.py": {"start_run", "save_checkpoint", "report", "evaluate", "objective"}
+}
 STEPS = {"train_step", "value_step", "surrogate_and_kl", "policy_at"}  # built from formulas
 BANNERS = ["arguments", "environment", "networks", "mathematics"]
 BANNERS += ["saving, resuming, evaluating", "main"]
+MORE_BANNERS = {"ppo_rlhf_tiny.py": {"stages before PPO"}}
 
 
 def definitions(source: str) -> dict[str, str]:
@@ -56,6 +61,8 @@ def differences(sources: dict[str, str]) -> list[str]:
         first: dict[str, tuple] = {}
         for script, source in sources.items():
             for name, text in kind(source).items():
+                if name in DIFFERENT.get(script, ()):
+                    continue
                 where, words = first.setdefault(name, (script, text))
                 if words != text:
                     diff = difflib.unified_diff(
@@ -71,7 +78,8 @@ def fix(origin: str, sources: dict[str, str]) -> dict[str, str]:
     for script, source in sources.items():
         for kind in (definitions, regions):
             right, mine = kind(sources[origin]), kind(source)
-            for name in right.keys() & mine.keys():
+            own = {*DIFFERENT.get(script, ()), *DIFFERENT.get(origin, ())}
+            for name in (right.keys() & mine.keys()) - own:
                 source = source.replace(mine[name], right[name])
         fixed[script] = source
     return fixed
@@ -89,7 +97,7 @@ def test_the_scripts_say_the_same_in_the_same_words():
 def test_banners_imports_and_marks(script):
     source = read()[script]
     banners = re.findall(r"^# -{20,} (.+)$", source, re.MULTILINE)
-    assert banners == BANNERS
+    assert [name for name in banners if name not in MORE_BANNERS.get(script, ())] == BANNERS
     imported = set(re.findall(r"^(?:from|import) (\w+)", source, re.MULTILINE))
     assert not imported & {path.stem for path in ROOT.glob("*.py")} and "benchmarks" not in imported
     assert len(re.findall(r"# \[same: ", source)) == len(re.findall(r"# \[/same\]", source))
@@ -132,7 +140,8 @@ def test_the_header_and_the_requirements_agree_with_the_imports():
         third_party = imported - sys.stdlib_module_names
         # tensorboard is behind torch.utils.tensorboard, moviepy behind RecordVideo
         assert packages == third_party | ({"tensorboard", "moviepy"} & packages), script
-        assert "torch.utils.tensorboard" in source and "RecordVideo" in source
+        assert "torch.utils.tensorboard" in source
+        assert ("RecordVideo" in source) == ("moviepy" in packages), script
     assert everything == pins
 
 
