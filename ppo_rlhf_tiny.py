@@ -4,11 +4,11 @@
 #     "torch==2.13.0", "numpy==2.4.6", "tyro==1.0.17", "tensorboard==2.21.0", "tqdm==4.70.1",
 # ]
 # ///
-"""PPO for language models (RLHF), whole and tiny, in one file.
+"""Proximal policy optimisation (PPO) for language models, whole and tiny, in one file.
 
-Papers: Ouyang et al. 2022 (InstructGPT, 2203.02155), Ziegler et al. 2019 (1909.08593), and the
-objective of Schulman et al. 2017 (PPO, 1707.06347). An action is a token, a state the prompt with
-the tokens so far, an episode one response:
+Papers: Ouyang et al. 2022 (InstructGPT, arXiv 2203.02155), Ziegler et al. 2019 (1909.08593) and
+Schulman et al. 2017 (PPO, 1707.06347). An action is a token, a state the prompt with the tokens so
+far, an episode one response:
 
     SFT: learn a text by cross-entropy: pi_ref
     reward model: learn which of two responses of pi_ref a judge, the gold reward, prefers
@@ -35,11 +35,11 @@ See it hack:  python ppo_rlhf_tiny.py --ref-kl-coef 0
 Your text:    python ppo_rlhf_tiny.py --corpus FILE     (its format: see read_corpus)
 """
 
-import csv
 import gzip
 import hashlib
 import io
 import json
+import math
 import os
 import re
 import signal
@@ -76,23 +76,17 @@ class Args:
     evaluate: str | None = None  # instead of training, play the policy saved in this folder
     eval_episodes: int = 256  # episodes that --evaluate plays (on prompts held out of training)
     eval_every: int = 10  # iterations between two evaluations of the same kind during training
-    stage_dir: str = "runs/stages"  # folder that keeps SFT and reward models for the next run
-    # environment: a text, its prompts and a score
+    # environment: a text and a judge
     corpus: str | None = None  # the text, else ppo_rlhf_tiny.txt.gz beside the script
     vocab_size: int = 1000  # commonest words of the text, clauses with others are left out
     prompt_words: int = 3  # first words of a clause, which the policy is given
     reward: Literal["proxy", "gold"] = "proxy"  # what scores: the reward model, or its judge
-    missing_eos_score: float | None = -1.0  # score of a response without EOS (Ziegler et al.: -1)
-    # the two stages before PPO, and the network of all four models
+    missing_eos_score: float = -1.0  # score of a response without EOS (Ziegler et al.: -1)
+    # the two stages before PPO
+    hidden_size: int = 64  # D, width of all four networks, in heads of 16
+    num_layers: int = 2  # blocks of all four networks
     sft_epochs: int = 8  # epochs of SFT over the text
-    sft_learning_rate: float = 3e-3  # first stepsize of SFT, falls linearly to 0
-    sft_dropout: float = 0.1  # dropout of SFT, and of nothing else
     rm_pairs: int = 2000  # pairs of responses that teach the reward model
-    rm_epochs: int = 4  # epochs of the reward model over the pairs
-    rm_learning_rate: float = 1e-3  # first stepsize of the reward model, falls linearly to 0
-    hidden_size: int = 64  # D, width of the transformer
-    num_layers: int = 2  # blocks of the transformer
-    num_heads: int = 4  # heads of attention, a divisor of D
     # rollout
     num_envs: int = 128  # N, environments (here prompts that are answered in one iteration)
     num_steps: int = 17  # T, the horizon: steps per environment and iteration (tokens, with EOS)
@@ -101,20 +95,19 @@ class Args:
     gamma: float = 1.0  # gamma, the discount (Ziegler et al.: 1)
     gae_lambda: float = 0.95  # lambda of generalised advantage estimation (Ziegler et al.: 0.95)
     norm_adv: bool = True  # shift and scale a batch's advantages to mean 0 and std 1
-    # objective
-    objective: Literal["clip", "none"] = "clip"  # L, PPO eq. (7), or unbounded, eq. (6)
+    # objective: clipped (PPO eq. 7) or unbounded (eq. 6), with the score and the penalty as reward
+    objective: Literal["clip", "none"] = "clip"  # L, PPO eqs. (6) and (7)
     clip_coef: float = 0.2  # eps, distance from 1 that the ratio may gain (Table 1: 0.2 is best)
-    clip_vloss: bool = True  # let the value move from its old value by eps at most, as the ratio
-    vf_coef: float = 0.05  # c1, weight of the value loss (Ziegler et al.: 0.1 times 1/2)
     ref_kl_coef: float = 0.1  # beta of the penalty against pi_ref, first beta if adaptive
     ref_kl_controller: Literal["fixed", "adaptive"] = "fixed"  # adaptive: beta follows the target
     ref_kl_target: float = 6.0  # nats per response that the adaptive beta aims at (Ziegler: 6)
     ref_kl_horizon: int = 2000  # episodes over which the adaptive beta reacts (Ziegler: 10000)
     ptx_coef: float = 0.0  # gamma_ptx, weight of SFT's loss beside PPO's (InstructGPT: 27.8)
+    vf_coef: float = 0.05  # c1, weight of the value loss (Ziegler et al.: 0.1 times 1/2)
+    clip_vloss: bool = True  # let the value move from its old value by eps at most, as the ratio
     # optimiser
     learning_rate: float = 3e-4  # stepsize of Adam
     anneal_lr: bool = True  # let the stepsize fall linearly to 0 over the run
-    adam_eps: float = 1e-5  # Adam's epsilon, which keeps it from dividing by 0
     num_epochs: int = 4  # K, epochs over each batch (Ziegler et al.: 4)
     minibatch_size: int = 32  # M, samples per gradient step (here responses)
     max_grad_norm: float = 1.0  # scale longer gradients down to this length, 0: no limit
@@ -129,17 +122,15 @@ def refuse(flag: str, value, remedy: str) -> None:
 
 def check_args(args: Args) -> None:
     """Refuse, before any work, arguments that cannot work or would be ignored."""
-    N, given = args.num_envs, asdict(args)
+    N, M, given = args.num_envs, args.minibatch_size, asdict(args)
     for names, low, high, remedy in (
-        ("save_every eval_episodes eval_every num_epochs", 1, 1e9, "must be 1 or more"),
-        ("vocab_size rm_pairs rm_epochs num_layers num_heads", 1, 1e9, "must be 1 or more"),
-        ("ref_kl_horizon hidden_size", 1, 1e9, "must be 1 or more"),
+        ("save_every eval_every eval_episodes", 1, 1e9, "must be 1 or more"),
+        ("vocab_size num_layers sft_epochs rm_pairs", 1, 1e9, "must be 1 or more"),
+        ("num_epochs ref_kl_horizon", 1, 1e9, "must be 1 or more"),
         ("num_envs num_steps", 2, 1e9, "must be 2 or more"),
-        ("sft_learning_rate rm_learning_rate temperature", 1e-12, 1e9, "must be above 0"),
-        ("clip_coef ref_kl_target learning_rate adam_eps", 1e-12, 1e9, "must be above 0"),
-        ("vf_coef ptx_coef ref_kl_coef max_grad_norm", 0, 1e9, "must be 0 or more"),
-        ("prompt_words sft_epochs", 0, 1e9, "must be 0 or more"),
-        ("sft_dropout", 0, 0.9, "must be from 0 to 0.9"),
+        ("temperature clip_coef ref_kl_target learning_rate", 1e-12, 1e9, "must be above 0"),
+        ("prompt_words vf_coef ptx_coef ref_kl_coef max_grad_norm", 0, 1e9, "must be 0 or more"),
+        ("missing_eos_score", -1e9, 1e9, "must be a finite number"),
         ("gamma gae_lambda", 0, 1, "must be from 0 to 1"),
         ("seed", 0, 2**32 - 1, "must be from 0 to 2**32 - 1"),
         ("total_episodes", N, 1e12, f"must be num_envs = {N}, one iteration, or more"),
@@ -147,11 +138,10 @@ def check_args(args: Args) -> None:
         for name in names.split():
             if not low <= given[name] <= high:  # so written, it refuses NaN as well
                 refuse(name, given[name], remedy)
-    if args.missing_eos_score is not None and not np.isfinite(args.missing_eos_score):
-        refuse("missing_eos_score", args.missing_eos_score, "must be a finite number or None")
-    for name, size in ("minibatch_size", N), ("num_heads", args.hidden_size):
-        if given[name] < 1 or size % given[name]:
-            refuse(name, given[name], f"must divide {size}")
+    if M < 1 or N % M:
+        refuse("minibatch_size", M, f"must divide num_envs = {N}")
+    if args.hidden_size < 16 or args.hidden_size % 16:
+        refuse("hidden_size", args.hidden_size, "must be a multiple of 16")
     adaptive = args.ref_kl_controller == "adaptive"
     if adaptive and args.ref_kl_coef == 0:
         refuse("ref_kl_coef", 0, "stays 0 however it is adapted; give a first beta above 0")
@@ -159,18 +149,17 @@ def check_args(args: Args) -> None:
         refuse("run_dir", args.run_dir, "holds a run; --resume it, or name another folder")
     used = {"clip_coef": args.objective == "clip" or args.clip_vloss}
     used |= {"ref_kl_target": adaptive, "ref_kl_horizon": adaptive}
-    used |= dict.fromkeys(("sft_learning_rate", "sft_dropout"), args.sft_epochs > 0)
     if args.resume is not None:
         used = {name: name == "resume" for name in given}
     elif args.evaluate is not None:
-        used = {name: name in "evaluate eval_episodes seed" for name in given}
+        used = {name: name in ("evaluate", "eval_episodes", "seed") for name in given}
     for name, value in given.items():
         if value != getattr(Args, name) and not used.get(name, True):
             refuse(name, value, "would be ignored beside the other arguments, leave it out")
 
 
 # ---------------------------------------------------------------------------------- environment
-EOS = 0  # the id that ends a response; 1 to V are words
+EOS = 0  # the id that ends a response; 1 to V - 1 are words, V is BOS, V + 1 is PAD
 
 
 def read_corpus(args: Args) -> SimpleNamespace:
@@ -182,63 +171,59 @@ def read_corpus(args: Args) -> SimpleNamespace:
     path = Path(args.corpus or Path(__file__).with_name("ppo_rlhf_tiny.txt.gz"))
     try:
         content = path.read_bytes()
-        packed = content[:2] == b"\x1f\x8b"
-        lines = (gzip.decompress(content) if packed else content).decode().splitlines()
-    except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or "is not text in UTF-8, nor such text in gzip"
-        refuse("corpus", path, f"{reason}; give a text, one clause per line")
-    lines = [line for line in lines if not line.startswith("#")]
-    clauses = [line.split() for line in lines if "\t" not in line]
-    counts = Counter(word for clause in clauses for word in clause)
-    words = ["<eos>", *(word for word, _ in counts.most_common(args.vocab_size)), "<bos>", "<pad>"]
-    ids = {word: i for i, word in enumerate(words[:-2]) if i > 0}
-    BOS, PAD = len(words) - 2, len(words) - 1
-    P, T = 1 + args.prompt_words, args.num_steps
-    rows = [[BOS, *(ids[w] for w in c), EOS] for c in clauses if ids.keys() >= set(c)]
-    rows = [row + [PAD] * (P + T - len(row)) for row in rows if P + 2 <= len(row) <= P + T]
-    if len(rows) < 200:
-        sizes = f"{args.prompt_words + 1} to {args.prompt_words + T - 1} words"
-        refuse("corpus", path, f"holds {len(rows)} clauses of {sizes}, must be 200 or more")
-    tokens = torch.tensor(rows)  # (clauses, P + T)
-    valence, attested = torch.zeros(len(words)), torch.zeros(len(words), len(words))
-    try:
-        for word, value in (line.split("\t") for line in lines if "\t" in line):
-            valence[ids.get(word, PAD)] = float(value)
+        text = gzip.decompress(content) if content[:2] == b"\x1f\x8b" else content
+        lines = [line for line in text.decode().splitlines() if not line.startswith("#")]
+        likes = dict(line.split("\t") for line in lines if "\t" in line)
+        likes = {word: float(number) for word, number in likes.items()}
+    except OSError as error:
+        refuse("corpus", path, f"{error.strerror or error}; give a text, one clause per line")
+    except (EOFError, zlib.error, UnicodeDecodeError):
+        refuse("corpus", path, "is not text in UTF-8, nor such text in gzip")
     except ValueError:
         refuse("corpus", path, "a line with a tab must be WORD<TAB>NUMBER")
-    valence[PAD] = 0.0
+    clauses = [line.split() for line in lines if "\t" not in line]
+    counts = Counter(word for clause in clauses for word in clause)
+    words = ["<eos>", *(word for word, _ in counts.most_common(args.vocab_size))]
+    ids = {word: i for i, word in enumerate(words) if i != EOS}
+    V, P, T = len(words), 1 + args.prompt_words, args.num_steps  # BOS begins the prompt
+    rows = [[V, *(ids[word] for word in c), EOS] for c in clauses if ids.keys() >= set(c)]
+    rows = [row + [V + 1] * (P + T - len(row)) for row in rows if P + 2 <= len(row) <= P + T]
+    if len(rows) < 200:
+        sizes = f"{P} to {P + T - 2} words, all of the {args.vocab_size} commonest"
+        refuse("corpus", path, f"holds {len(rows)} clauses of {sizes}, must be 200 or more")
+    tokens = torch.tensor(rows)  # (clauses, P + T)
+    valence, attested = torch.zeros(V + 2), torch.zeros(V + 2, V + 2)
+    valence[1:V] = torch.tensor([likes.get(word, 0.0) for word in words[1:]])
     if not valence.any() or not valence.isfinite().all():
         refuse("corpus", path, "needs lines WORD<TAB>NUMBER with the words that gold likes or not")
     attested[tokens[:, :-1], tokens[:, 1:]] = 1.0
     tokens = tokens[torch.randperm(len(tokens), generator=torch.Generator().manual_seed(0))]
     train, held_out = tokens.tensor_split([len(tokens) * 9 // 10])
-    digest = hashlib.sha256(content).hexdigest()
-    return SimpleNamespace(
-        words=words, train=train, held_out=held_out, P=P, valence=valence, attested=attested,
-        digest=digest, name=path.name.split(".")[0],
-    )  # fmt: skip
+    corpus = SimpleNamespace(words=words, P=P, train=train, held_out=held_out, valence=valence)
+    corpus.attested, corpus.digest = attested, hashlib.sha256(content).hexdigest()
+    return corpus
 
 
 # ------------------------------------------------------------------------------------- networks
 class Block(nn.Module):
     """Attention to the tokens so far, then two layers, each added to the stream (GPT-2's block)."""
 
-    def __init__(self, D: int, num_heads: int, dropout: float):
+    def __init__(self, D: int):
         super().__init__()
-        self.norm1, self.norm2, self.num_heads = nn.LayerNorm(D), nn.LayerNorm(D), num_heads
+        self.norm1, self.norm2 = nn.LayerNorm(D), nn.LayerNorm(D)
         self.qkv, self.proj = nn.Linear(D, 3 * D), nn.Linear(D, D)
         self.up, self.down = nn.Linear(D, 4 * D), nn.Linear(4 * D, D)
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = nn.Dropout(0.1)
 
     def forward(self, x: Tensor, past: list) -> Tensor:
         """x (B, L, D) -> (B, L, D). past: keys and values of earlier tokens, to which x's go."""
         B, L, D = x.shape
-        qkv = self.qkv(self.norm1(x)).view(B, L, 3, self.num_heads, -1)  # (B, L, 3, H, D/H)
-        q, k, v = qkv.permute(2, 0, 3, 1, 4)  # (B, H, L, D/H) each
+        qkv = self.qkv(self.norm1(x)).view(B, L, 3, D // 16, 16)
+        q, k, v = qkv.permute(2, 0, 3, 1, 4)  # (B, D/16 heads, L, 16) each
         if past:
             k, v = torch.cat((past[0], k), 2), torch.cat((past[1], v), 2)
         past[:] = k, v
-        y = scaled_dot_product_attention(q, k, v, is_causal=L > 1)  # (B, H, L, D/H)
+        y = scaled_dot_product_attention(q, k, v, is_causal=L > 1)  # (B, D/16, L, 16)
         x = x + self.dropout(self.proj(y.transpose(1, 2).reshape(B, L, D)))
         return x + self.dropout(self.down(self.up(self.norm2(x)).relu()))
 
@@ -246,18 +231,15 @@ class Block(nn.Module):
 class Transformer(nn.Module):
     """Decoder-only. PAD comes after the real tokens, which look back only: it needs no mask."""
 
-    def __init__(self, num_words: int, length: int, args: Args):
+    def __init__(self, V: int, length: int, D: int, num_layers: int):
         super().__init__()
-        D, dropout, self.num_outputs = args.hidden_size, args.sft_dropout, num_words + 1  # and EOS
-        self.embed = nn.Embedding(num_words + 3, D)  # EOS, the words, BOS, PAD
+        self.V, self.embed = V, nn.Embedding(V + 2, D)  # EOS and words, BOS, PAD
         self.position = nn.Embedding(length, D)
-        self.blocks = nn.ModuleList(
-            Block(D, args.num_heads, dropout) for _ in range(args.num_layers)
-        )
-        self.norm, self.dropout = nn.LayerNorm(D), nn.Dropout(dropout)
-        for name, param in self.named_parameters():
-            if param.ndim == 2:  # GPT-2's
-                nn.init.normal_(param, std=0.02)
+        self.blocks = nn.ModuleList(Block(D) for _ in range(num_layers))
+        self.norm, self.dropout = nn.LayerNorm(D), nn.Dropout(0.1)
+        for param in self.parameters():
+            if param.ndim == 2:
+                nn.init.normal_(param, std=0.02)  # GPT-2's
         self.eval()  # no dropout except in SFT: it would move the ratio away from 1
 
     def forward(self, tokens: Tensor, cache: list | None = None) -> Tensor:
@@ -272,33 +254,30 @@ class Transformer(nn.Module):
 
     def logits(self, hidden: Tensor) -> Tensor:
         """(..., D) -> (..., V): EOS and words. BOS and PAD have none: they have probability 0."""
-        return hidden @ self.embed.weight[: self.num_outputs].T
+        return hidden @ self.embed.weight[: self.V].T
 
 
 class Scorer(Transformer):
     """The same with a scalar head: the reward model, and the value network that starts from it."""
 
-    def __init__(self, *sizes):
-        super().__init__(*sizes)
-        self.head = nn.Linear(self.norm.weight.shape[0], 1)
-        self.register_buffer("mean", torch.zeros(()))
-        self.register_buffer("std", torch.ones(()))
+    def __init__(self, V: int, length: int, D: int, num_layers: int):
+        super().__init__(V, length, D, num_layers)
+        self.head = nn.Linear(D, 1)
 
     def forward(self, tokens: Tensor) -> Tensor:
         """tokens (B, L) -> what the text up to each of them is worth (B, L)."""
-        return (self.head(super().forward(tokens)).squeeze(-1) - self.mean) / self.std
+        return self.head(super().forward(tokens)).squeeze(-1)
 
 
 @torch.no_grad()
-def generate(policy, prompts: Tensor, T: int, temperature: float, generator) -> tuple:
+def generate(policy, prompts: Tensor, T: int, temperature: float, generator=None) -> tuple:
     """Sample a response to each prompt (N, P): tokens (N, P + T), PAD after EOS; mask (N, T).
 
     The whole distribution is sampled: top-k or top-p would make it another policy than the one
     whose log-probabilities PPO takes. Each token is computed once; the cache has those before it.
     """
     N, P = prompts.shape
-    PAD = policy.num_outputs + 1
-    tokens = torch.cat((prompts, torch.full((N, T), PAD)), 1)  # (N, P + T)
+    tokens = torch.cat((prompts, torch.full((N, T), policy.V + 1)), 1)  # (N, P + T), PAD
     lengths = torch.full((N,), T)  # with EOS, where there is one
     cache = [[] for _ in policy.blocks]
     new, alive = prompts, torch.ones(N, dtype=torch.bool)
@@ -307,23 +286,23 @@ def generate(policy, prompts: Tensor, T: int, temperature: float, generator) -> 
         cdf = (policy.logits(hidden) / temperature).softmax(-1).cumsum(-1)  # (N, V)
         # The first whose cdf passes a uniform number; torch.multinomial takes 15 times as long.
         uniform = torch.rand((N, 1), generator=generator) * cdf[:, -1:]
-        new = torch.searchsorted(cdf, uniform, right=True).clamp(max=cdf.shape[1] - 1)  # (N, 1)
+        new = torch.searchsorted(cdf, uniform, right=True).clamp(max=policy.V - 1)  # (N, 1)
         tokens[alive, P + t] = new[alive, 0]
         ends = alive & (new[:, 0] == EOS)
         lengths[ends] = t + 1
         alive &= ~ends
-        if not alive.any():
-            break
     return tokens, torch.arange(T) < lengths[:, None]
 
 
-def token_logprobs(policy, tokens: Tensor, mask: Tensor, temperature: float) -> Tensor:
-    """log pi of every possible token at the K real places of responses: (N, P + T) -> (K, V).
+def token_logprobs(policy, tokens: Tensor, mask: Tensor, temperature: float) -> tuple:
+    """log pi at the K real places of responses (N, P + T): of the tokens there (K,), of all (K, V).
 
-    The output at place t is about the token at t + 1, hence [P - 1 : -1].
+    The output at place t is about the token at t + 1, hence [-T - 1 : -1].
     """
-    hidden = policy(tokens)[:, -mask.shape[1] - 1 : -1][mask]  # (K, D)
-    return (policy.logits(hidden) / temperature).log_softmax(-1)
+    T = mask.shape[1]
+    hidden = policy(tokens)[:, -T - 1 : -1][mask]  # (K, D)
+    logprobs = (policy.logits(hidden) / temperature).log_softmax(-1)  # (K, V)
+    return logprobs.gather(1, tokens[:, -T:][mask].unsqueeze(1)).squeeze(1), logprobs
 
 
 def last_score(scorer, tokens: Tensor, mask: Tensor) -> Tensor:
@@ -335,7 +314,7 @@ def last_score(scorer, tokens: Tensor, mask: Tensor) -> Tensor:
 def loss_lm(policy, clauses: Tensor) -> Tensor:
     """Cross-entropy of the next token, EOS included, PAD not: (M, L) -> scalar."""
     targets = clauses[:, 1:]  # (M, L - 1)
-    mask = targets < policy.num_outputs
+    mask = targets < policy.V
     return cross_entropy(policy.logits(policy(clauses)[:, :-1][mask]), targets[mask])
 
 
@@ -351,11 +330,10 @@ def compute_gae(rewards, values, next_values, terminated, ended, gamma: float, l
     by a time limit. Neither sum nor gamma lambda reaches past it; but a time limit is no death.
     """
     deltas = rewards + gamma * next_values * (1 - terminated) - values
-    advantages = np.zeros_like(deltas)
-    advantage = 0.0
-    for t in reversed(range(len(deltas))):
-        advantage = deltas[t] + gamma * lam * (1 - ended[t]) * advantage
-        advantages[t] = advantage
+    decay = gamma * lam * (1 - ended)
+    advantages = deltas.copy()
+    for t in reversed(range(len(deltas) - 1)):
+        advantages[t] += decay[t] * advantages[t + 1]
     return advantages
 
 
@@ -445,18 +423,18 @@ def gold_reward(tokens: Tensor, mask: Tensor, valence: Tensor, attested: Tensor)
     pairs = before * len(valence) + responses  # (N, T)
     said = (pairs[:, :, None] == pairs[:, None, :]).tril(-1).any(2)  # (N, T), the pair came before
     fluency = (attested[before, responses] * ~said * mask).sum(1) / mask.sum(1)
-    no_eos = mask.all(1) & (responses[:, -1] != 0)  # EOS is 0
-    return s / (s**2 + 15).sqrt() + 2 * (fluency - 1) - no_eos.float()
+    has_eos = (responses == 0).any(1)  # EOS is 0
+    return s / (s**2 + 15).sqrt() + 2 * (fluency - 1) - 1 + has_eos.float()
 
 
 # ----------------------------------------------------------------------------- stages before PPO
-def fit(name: str, network, loss, rows: int, epochs: int, learning_rate: float, run_dir) -> None:
+def fit(name: str, network, loss, rows: int, epochs: int, learning_rate: float) -> None:
     """Adam on loss(rows of a minibatch); the stepsize falls linearly to 0."""
-    optimizer = torch.optim.Adam(network.parameters(), learning_rate, fused=True)
+    optimizer = torch.optim.Adam(network.parameters(), fused=True)
     batches = [batch for _ in range(epochs) for batch in torch.randperm(rows).split(64)]
     for step, batch in enumerate(tqdm(batches, name, leave=False, disable=None)):
-        if stop_signals:
-            print(f"{name} will start anew with: python {sys.argv[0]} --resume {run_dir}")
+        if stop_signals:  # there is nothing to save yet
+            print(f"stopped: --resume RUN_DIR begins the {name} anew")
             raise SystemExit(128 + stop_signals[0])
         optimizer.param_groups[0]["lr"] = learning_rate * (1 - step / len(batches))
         optimizer.zero_grad()
@@ -465,63 +443,73 @@ def fit(name: str, network, loss, rows: int, epochs: int, learning_rate: float, 
         optimizer.step()
 
 
-def train_sft(policy, corpus, args: Args, run_dir) -> dict:
-    """pi_ref: a language model of the corpus. Returns its loss on the clauses held out."""
-    sizes = (len(corpus.train), args.sft_epochs, args.sft_learning_rate)
-    policy.train()
-    fit("SFT", policy, lambda rows: loss_lm(policy, corpus.train[rows]), *sizes, run_dir)
-    policy.eval()
+def train_sft(networks, corpus, args: Args) -> dict:
+    """pi_ref, a language model of the corpus. Returns its loss on the clauses held out."""
+    reference, clauses = networks["reference"], corpus.train
+    reference.train()
+    loss = lambda rows: loss_lm(reference, clauses[rows])  # noqa: E731
+    fit("SFT", reference, loss, len(clauses), args.sft_epochs, learning_rate=3e-3)
+    reference.eval()
     with torch.no_grad():
-        return {"sft_loss": loss_lm(policy, corpus.held_out).item()}
+        return {"sft_loss": loss_lm(reference, corpus.held_out).item()}
 
 
-def train_reward_model(reward_model, reference, corpus, args: Args, run_dir) -> dict:
+def train_reward_model(networks, corpus, args: Args) -> dict:
     """Which of two responses of pi_ref does gold prefer? Returns its accuracy on held-out ones."""
+    reference, reward_model = networks["reference"], networks["reward_model"]
     reward_model.load_state_dict(reference.state_dict(), strict=False)  # all but the head
     nn.init.normal_(reward_model.head.weight, std=(args.hidden_size + 1) ** -0.5)
     nn.init.zeros_(reward_model.head.bias)
-    generator = torch.Generator().manual_seed(torch.initial_seed())
 
     def pairs(prompts):
         """Two responses to each prompt, the better first: tokens (2, n, P + T), mask (2, n, T)."""
-        both = prompts.repeat(2, 1)
-        tokens, mask = generate(reference, both, args.num_steps, args.temperature, generator)
-        gold = gold_reward(tokens, mask, corpus.valence, corpus.attested)
-        order = gold.view(2, -1).argsort(0, descending=True)
-        rows = order * len(prompts) + torch.arange(len(prompts))
-        rows = rows[:, gold[rows[0]] > gold[rows[1]]]  # ties teach nothing
+        both = prompts.repeat(2, 1)  # (2n, P)
+        tokens, mask = generate(reference, both, args.num_steps, args.temperature)
+        gold = gold_reward(tokens, mask, corpus.valence, corpus.attested).view(2, -1)  # (2, n)
+        rows = gold.argsort(0, descending=True) * len(prompts) + torch.arange(len(prompts))
+        rows = rows[:, gold[0] != gold[1]]  # ties teach nothing
         return tokens[rows], mask[rows]
 
     def scores(tokens, mask):
         return last_score(reward_model, tokens.flatten(0, 1), mask.flatten(0, 1)).chunk(2)
 
-    choice = torch.randint(len(corpus.train), (args.rm_pairs,), generator=generator)
+    choice = torch.randint(len(corpus.train), (args.rm_pairs,))
     x, m = pairs(corpus.train[choice, : corpus.P])
-    sizes = (x.shape[1], args.rm_epochs, args.rm_learning_rate)
     loss = lambda rows: loss_preference(*scores(x[:, rows], m[:, rows]))  # noqa: E731
-    fit("reward model", reward_model, loss, *sizes, run_dir)
+    fit("reward model", reward_model, loss, x.shape[1], epochs=4, learning_rate=1e-3)
     with torch.no_grad():
         better, worse = scores(*pairs(corpus.held_out[:, : corpus.P]))
-    # Mean 0 and std 1 on responses of pi_ref, so that beta means the same for every reward model.
-    reward_model.mean.copy_(torch.cat((better, worse)).mean())
-    reward_model.std.copy_(torch.cat((better, worse)).std())
+        # Mean 0, std 1 on responses of pi_ref, so that beta means the same for every reward model.
+        std, mean = torch.std_mean(torch.cat((better, worse)))
+        reward_model.head.weight.div_(std)
+        reward_model.head.bias.sub_(mean).div_(std)
     return {"reward_model_accuracy": (better > worse).float().mean().item()}
 
 
-def remember(args: Args, made_from: list, network, train) -> dict:
-    """Run train() on the network, or take what an earlier run kept that did it from the same."""
-    digest = hashlib.sha256(repr(made_from).encode()).hexdigest()
-    path = Path(args.stage_dir, f"{digest[:16]}.pt")
-    try:
-        stage = torch.load(path, weights_only=True)
-    except Exception:  # there is none, or a damaged one
-        stage = {"measures": train(), "network": network.state_dict()}
-        path.parent.mkdir(parents=True, exist_ok=True)
-        buffer = io.BytesIO()
-        torch.save(stage, buffer)
-        write_file(path, buffer.getvalue())
-    network.load_state_dict(stage["network"])
-    return stage["measures"]
+def train_stages(networks, corpus, args: Args) -> dict:
+    """SFT and the reward model, or what an earlier run has kept of them; returns their measures."""
+    names = "seed vocab_size prompt_words num_steps hidden_size num_layers sft_epochs".split()
+    made_from, measures = [torch.__version__, Path(__file__).read_text(), corpus.digest], {}
+    for network, train, more_names in (
+        ("reference", train_sft, names),
+        ("reward_model", train_reward_model, ["rm_pairs", "temperature"]),
+    ):
+        made_from += [(name, getattr(args, name)) for name in more_names]
+        digest = hashlib.sha256(repr(made_from).encode()).hexdigest()
+        path = Path("runs", "stages", f"{digest[:16]}.pt")
+        try:
+            stage = torch.load(path, weights_only=True)
+        except Exception:  # there is none, or a damaged one
+            torch.manual_seed(args.seed)
+            stage = {"measures": train(networks, corpus, args)}
+            stage["weights"] = networks[network].state_dict()
+            path.parent.mkdir(parents=True, exist_ok=True)
+            save(path, stage)
+        networks[network].load_state_dict(stage["weights"])
+        measures |= stage["measures"]
+    networks["policy"].load_state_dict(networks["reference"].state_dict())
+    networks["value"].load_state_dict(networks["reward_model"].state_dict())
+    return measures
 
 
 # ---------------------------------------------------------------- saving, resuming, evaluating
@@ -549,6 +537,23 @@ def write_file(path: Path, content: bytes) -> None:
     os.replace(path.with_suffix(".tmp"), path)
 
 
+def start_run(args: Args) -> Path:
+    """Make the run's folder, with config.json in it."""
+    script = Path(__file__).stem
+    text = Path(args.corpus or "kjv").name.partition(".")[0]
+    name = f"{text}__{script}__seed{args.seed}__{time.strftime('%Y%m%d-%H%M%S')}"
+    run_dir = Path(args.run_dir or Path("runs", re.sub(r"[^\w.-]", "_", name)))
+    try:
+        run_dir.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        refuse("run_dir", run_dir, f"{error.strerror}; name another folder")
+    versions = {name: version(name) for name in ("torch", "numpy")}
+    versions["python"] = sys.version.split()[0]
+    config = {"script": script, "args": asdict(args), "versions": versions}
+    write_file(run_dir / "config.json", json.dumps(config, indent=2).encode())
+    return run_dir
+
+
 def load_run(flag: str, run_dir: str) -> tuple[Args, dict | None]:
     """A run's arguments and its last checkpoint (None if it was killed before the first)."""
     path = Path(run_dir, "checkpoint.pt")
@@ -564,65 +569,55 @@ def load_run(flag: str, run_dir: str) -> tuple[Args, dict | None]:
         refuse(flag, run_dir, f"is damaged ({type(error).__name__}), take another run")
 
 
-def start_run(args: Args, corpus) -> Path:
-    """Make the run's folder, with config.json in it."""
-    script = Path(__file__).stem
-    name = f"{corpus.name}__{script}__seed{args.seed}__{time.strftime('%Y%m%d-%H%M%S')}"
-    run_dir = Path(args.run_dir or Path("runs", re.sub(r"[^\w.-]", "_", name)))
-    try:
-        run_dir.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        refuse("run_dir", run_dir, f"{error.strerror}; name another folder")
-    versions = {name: version(name) for name in ("torch", "numpy")}
-    versions["python"] = sys.version.split()[0]
-    config = {"script": script, "args": asdict(args), "versions": versions}
-    write_file(run_dir / "config.json", json.dumps(config, indent=2).encode())
-    return run_dir
-
-
-def save_checkpoint(path: Path, networks, optimizer, generator, run) -> None:
-    """Save all that the rest of the run depends on, as tensors and plain Python types."""
-    checkpoint = {"networks": networks.state_dict(), "optimizer": optimizer.state_dict()}
-    checkpoint |= {"generator": generator.get_state(), "run": vars(run)}
+def save(path: Path, content: dict) -> None:
+    """Save tensors and plain Python types."""
     buffer = io.BytesIO()
-    torch.save(checkpoint, buffer)
+    torch.save(content, buffer)
     write_file(path, buffer.getvalue())
 
 
-def make_networks(args: Args, corpus) -> nn.ModuleDict:
-    """The four models of RLHF: two learn, two are frozen."""
-    sizes = len(corpus.words) - 3, corpus.train.shape[1], args
+def make_networks(args: Args, checkpoint: dict | None) -> tuple:
+    """The text and the four models of RLHF: two will learn, two are frozen."""
+    corpus = read_corpus(args)
+    sizes = len(corpus.words), corpus.train.shape[1], args.hidden_size, args.num_layers
     networks = {"policy": Transformer(*sizes), "reference": Transformer(*sizes)}
-    return nn.ModuleDict(networks | {"value": Scorer(*sizes), "reward_model": Scorer(*sizes)})
+    networks |= {"value": Scorer(*sizes), "reward_model": Scorer(*sizes)}
+    networks = nn.ModuleDict(networks)
+    if checkpoint is not None:
+        if checkpoint["run"]["corpus_digest"] != corpus.digest:
+            refuse("corpus", args.corpus or "", "is another text now than the run has learnt")
+        networks.load_state_dict(checkpoint["networks"])
+    return corpus, networks
 
 
 @torch.no_grad()
 def answer(networks, prompts, corpus, args: Args, generator) -> SimpleNamespace:
     """Responses to N prompts, and all that policy, reference, reward model and gold say of them."""
-    a = SimpleNamespace()
-    policy, reference, temperature = networks["policy"], networks["reference"], args.temperature
-    a.tokens, a.mask = generate(policy, prompts, args.num_steps, temperature, generator)
-    a.logprobs = token_logprobs(policy, a.tokens, a.mask, temperature)  # (K, V)
-    a.ref_logprobs = token_logprobs(reference, a.tokens, a.mask, temperature)  # (K, V)
-    a.proxy = last_score(networks["reward_model"], a.tokens, a.mask)  # (N,)
-    a.gold = gold_reward(a.tokens, a.mask, corpus.valence, corpus.attested)  # (N,)
-    a.eos = (a.tokens[:, corpus.P :] == EOS).any(1)  # (N,)
-    a.kl_ref = categorical_kl(a.logprobs, a.ref_logprobs).sum() / len(prompts)  # per response
+    policy, reference, reward_model = (networks[x] for x in ("policy", "reference", "reward_model"))
+    tokens, mask = generate(policy, prompts, args.num_steps, args.temperature, generator)
+    a = SimpleNamespace(tokens=tokens, mask=mask)  # (N, P + T), (N, T); K real tokens
+    a.old_logprob, a.old_logprobs = token_logprobs(policy, tokens, mask, args.temperature)
+    a.ref_logprob, ref_logprobs = token_logprobs(reference, tokens, mask, args.temperature)
+    a.kl_ref = categorical_kl(a.old_logprobs, ref_logprobs).sum() / len(prompts)  # per response
+    a.proxy = last_score(reward_model, tokens, mask)  # (N,)
+    a.gold = gold_reward(tokens, mask, corpus.valence, corpus.attested)  # (N,)
+    a.eos = (tokens[:, corpus.P :] == EOS).any(1)  # (N,)
+    measures = {"proxy": a.proxy, "gold": a.gold, "kl_ref": a.kl_ref, "eos": a.eos.float()}
+    a.means = {name: measure.mean().item() for name, measure in measures.items()}
     return a
 
 
-def play(networks, corpus, args: Args, seed: int) -> dict:
-    """Answer prompts that were held out, with a generator of its own; show eight responses."""
+def play(networks, corpus, args: Args, seed: int) -> tuple[dict, str]:
+    """Answer held-out prompts, with a generator of its own: means, and eight responses as text."""
     generator = torch.Generator().manual_seed(seed)
     choice = torch.randint(len(corpus.held_out), (args.eval_episodes,), generator=generator)
     a = answer(networks, corpus.held_out[choice, : corpus.P], corpus, args, generator)
-    lines = ["proxy   gold  prompt | response"]
+    text = "proxy   gold  prompt | response"
     for row, proxy, gold in list(zip(a.tokens.tolist(), a.proxy, a.gold))[:8]:
-        words = [corpus.words[i] for i in row if i < len(corpus.words) - 2]
+        words = [corpus.words[i] for i in row if i < len(corpus.words)]
         words.insert(corpus.P - 1, "|")
-        lines.append(f"{proxy:5.2f}  {gold:5.2f}  {' '.join(words)}")
-    measures = {"proxy": a.proxy, "gold": a.gold, "kl_ref": a.kl_ref, "eos": a.eos.float()}
-    return {name: x.mean().item() for name, x in measures.items()} | {"text": "\n".join(lines)}
+        text += f"\n{proxy:5.2f}  {gold:5.2f}  {' '.join(words)}"
+    return {f"eval/{name}": mean for name, mean in a.means.items()}, text
 
 
 def report(writer, bar, step: int, metrics: dict) -> None:
@@ -642,15 +637,11 @@ def evaluate(args: Args) -> dict:
     if checkpoint is None:
         refuse("evaluate", args.evaluate, "has no checkpoint.pt yet, train it first")
     saved.eval_episodes = args.eval_episodes
-    corpus = read_corpus(saved)
-    if corpus.digest != checkpoint["run"]["corpus_digest"]:
-        refuse("evaluate", args.evaluate, "learnt another text than its --corpus holds now")
-    networks = make_networks(saved, corpus)
-    networks.load_state_dict(checkpoint["networks"])
-    result = play(networks, corpus, saved, args.seed)
-    means = "  ".join(f"{x} {result[x]:.3f}" for x in ("proxy", "gold", "kl_ref", "eos"))
-    print(f"{result['text']}\n{means}, means of {args.eval_episodes} responses")
-    return result
+    corpus, networks = make_networks(saved, checkpoint)
+    means, text = play(networks, corpus, saved, args.seed)
+    line = "  ".join(f"{name} {mean:.3f}" for name, mean in means.items())
+    print(f"{text}\n{line}, means of {args.eval_episodes} responses")
+    return means
 
 
 # ----------------------------------------------------------------------------------------- main
@@ -664,73 +655,47 @@ def main(args: Args) -> dict:
     if resumed is not None:
         args, checkpoint = load_run("resume", resumed)
 
-    # T tokens, N episodes, V EOS and words, M episodes of a minibatch, K real tokens of a batch
+    # T tokens, N episodes, P BOS and prompt, V EOS and words, M episodes of a minibatch; K real
+    # tokens of the batch, m of a minibatch
     T, N, M = args.num_steps, args.num_envs, args.minibatch_size
     num_iterations = args.total_episodes // N
-    corpus = read_corpus(args)
-    P = corpus.P  # tokens of a prompt: BOS and prompt_words
-    sft_seed, rm_seed, ppo_seed = np.random.SeedSequence(args.seed).generate_state(3).tolist()
-    torch.manual_seed(sft_seed)
-    networks = make_networks(args, corpus)
-    policy, reference, value, reward_model = networks.values()
+    torch.manual_seed(args.seed)
+    corpus, networks = make_networks(args, checkpoint)
+    P, policy, value = corpus.P, networks["policy"], networks["value"]
     params = [*policy.parameters(), *value.parameters()]
-    optimizer = torch.optim.Adam(params, args.learning_rate, eps=args.adam_eps, fused=True)
-    generator = torch.Generator().manual_seed(ppo_seed)  # of the prompts, tokens and minibatches
+    optimizer = torch.optim.Adam(params, eps=1e-5, fused=True)
+    generator = torch.Generator().manual_seed(args.seed)  # of prompts, tokens and minibatches
     # What changes as the run goes on, besides the networks, the optimiser and the generator:
     run = SimpleNamespace(iteration=1, global_step=0, seconds=0.0, episodes_size=0)
-    run.beta, run.corpus_digest = args.ref_kl_coef, corpus.digest
+    run.beta, run.last, run.corpus_digest = args.ref_kl_coef, [], corpus.digest
     if checkpoint is not None:
-        if checkpoint["run"]["corpus_digest"] != corpus.digest:
-            refuse("resume", resumed, "learnt another text than its --corpus holds now")
-        networks.load_state_dict(checkpoint["networks"])
         optimizer.load_state_dict(checkpoint["optimizer"])
         generator.set_state(checkpoint["generator"])
         vars(run).update(checkpoint["run"])
-    run_dir = Path(resumed) if resumed else start_run(args, corpus)
-
-    if checkpoint is None:  # the two stages before PPO
-        names = "vocab_size prompt_words num_steps temperature hidden_size num_layers num_heads"
-        names += " sft_epochs sft_learning_rate sft_dropout"
-        made_from = [corpus.digest, torch.__version__, Path(__file__).read_text(), sft_seed]
-        made_from += [getattr(args, name) for name in names.split()]
-        train = lambda: train_sft(policy, corpus, args, run_dir)  # noqa: E731
-        run.stages = remember(args, made_from, policy, train)
-        reference.load_state_dict(policy.state_dict())
-        torch.manual_seed(rm_seed)
-        made_from += [rm_seed, args.rm_pairs, args.rm_epochs, args.rm_learning_rate]
-        train = lambda: train_reward_model(reward_model, reference, corpus, args, run_dir)  # noqa: E731
-        run.stages |= remember(args, made_from, reward_model, train)
-        value.load_state_dict(reward_model.state_dict())  # a copy: it will learn, the other not
-        print("  ".join(f"{name} {x:.3f}" for name, x in run.stages.items()), flush=True)
-
-    episodes = open(run_dir / "episodes.csv", "a+")
+    run_dir = Path(resumed) if resumed else start_run(args)
+    episodes = open(run_dir / "episodes.csv", "a")
     episodes.truncate(run.episodes_size)  # cuts off what a killed run wrote after its checkpoint
-    episodes.seek(0)
-    names = ("return", "gold", "kl_ref")
-    played = [[float(row[name]) for name in names] for row in csv.DictReader(episodes)]
-    if run.episodes_size == 0:
+    writer = SummaryWriter(run_dir, purge_step=run.global_step + 1 if checkpoint else 0)  # likewise
+    if checkpoint is None:
+        metrics = train_stages(networks, corpus, args)
+        means, text = play(networks, corpus, args, args.seed)
+        for name, number in (metrics | means).items():
+            writer.add_scalar(name, number, 0)
+        print(f"{text}\n{metrics}", flush=True)
         print("step,env,return,length,seconds,gold,kl_ref", file=episodes)
-    writer = SummaryWriter(run_dir, purge_step=run.global_step + (run.global_step > 0))  # likewise
     bar = tqdm(total=num_iterations * N, initial=run.global_step, unit=" episodes", disable=None)
     start = time.perf_counter() - run.seconds
 
     for iteration in range(run.iteration, num_iterations + 2):
         finished = iteration > num_iterations
-        if finished or (iteration - 1) % args.eval_every == 0:
-            if checkpoint is None or iteration > run.iteration:  # else it is in the checkpoint
-                result = play(networks, corpus, args, args.seed)
-                text = result.pop("text")
-                writer.add_text("eval/responses", text.replace("\n", "\n\n"), run.global_step)
-                for name, mean in result.items():
-                    writer.add_scalar(f"eval/{name}", mean, run.global_step)
-                if iteration == 1 or finished:
-                    print(text, flush=True)
         if finished or stop_signals or (iteration - 1) % args.save_every == 0:
             writer.flush()
             episodes.flush()
             run.iteration = iteration
             run.seconds, run.episodes_size = time.perf_counter() - start, episodes.tell()
-            save_checkpoint(run_dir / "checkpoint.pt", networks, optimizer, generator, run)
+            checkpoint = {"networks": networks.state_dict(), "optimizer": optimizer.state_dict()}
+            checkpoint |= {"generator": generator.get_state(), "run": vars(run)}
+            save(run_dir / "checkpoint.pt", checkpoint)
         if finished or stop_signals:
             break
         iteration_start = time.perf_counter()
@@ -739,24 +704,21 @@ def main(args: Args) -> dict:
         choice = torch.randint(len(corpus.train), (N,), generator=generator)
         a = answer(networks, corpus.train[choice, :P], corpus, args, generator)
         tokens, mask = a.tokens, a.mask  # (N, P + T), (N, T), which has EOS in and PAD out
-        actions = tokens[:, P:][mask].unsqueeze(1)  # (K, 1)
-        old_logprob, ref_logprob = torch.zeros((2, N, T))  # (N, T) each, 0 where PAD is
-        old_logprob[mask] = a.logprobs.gather(1, actions).squeeze(1)
-        ref_logprob[mask] = a.ref_logprobs.gather(1, actions).squeeze(1)
+        old_logprob, ref_logprob, old_values = torch.zeros((3, N, T))  # (N, T) each, 0 where PAD is
+        old_logprob[mask], ref_logprob[mask] = a.old_logprob, a.ref_logprob
         with torch.no_grad():
-            old_values = value(tokens)[:, P - 1 : -1] * mask  # (N, T)
+            old_values[mask] = value(tokens)[:, P - 1 : -1][mask]
         scores = a.proxy if args.reward == "proxy" else a.gold  # (N,)
-        if args.missing_eos_score is not None:  # not in InstructGPT: Ziegler et al.
-            scores = scores.where(a.eos, torch.tensor(args.missing_eos_score))
+        # Not in InstructGPT: Ziegler et al.
+        scores = scores.where(a.eos, torch.tensor(args.missing_eos_score))
 
         # (2) Rewards of the tokens; advantages. A response is worth nothing more after its last.
         rewards = kl_shaped_rewards(old_logprob, ref_logprob, scores, mask, run.beta)  # (N, T)
-        ended = mask & ~mask.roll(-1, 1)  # (N, T), the last token
-        ended[:, -1] = mask[:, -1]
-        next_values = old_values.roll(-1, 1)  # (N, T)
-        gae = [x.T.numpy() for x in (rewards, old_values, next_values, ended, ended)]  # (T, N)
-        b_advantages = compute_gae(*gae, args.gamma, args.gae_lambda)  # (T, N), time first
-        advantages = torch.from_numpy(b_advantages).T * mask  # (N, T)
+        ended = torch.arange(T) >= mask.sum(1, keepdim=True) - 1  # (N, T), from the last token on
+        gae = (rewards, old_values, old_values.roll(-1, 1), ended, ended)
+        gae = [x.T.numpy() for x in gae]  # (T, N) each, time first
+        b_advantages = compute_gae(*gae, args.gamma, args.gae_lambda)  # (T, N)
+        advantages = torch.from_numpy(b_advantages).float().T.contiguous()  # (N, T), 0 where PAD is
         returns = advantages + old_values  # (N, T), V^targ
         if args.norm_adv:  # not in the papers: OpenAI's code
             advantages[mask] = whiten(advantages[mask])
@@ -766,68 +728,73 @@ def main(args: Args) -> dict:
         if args.anneal_lr:  # not in the papers: OpenAI's code
             learning_rate *= 1 - (iteration - 1) / num_iterations
         optimizer.param_groups[0]["lr"] = learning_rate
-        clip_range, sums = args.clip_coef if args.clip_vloss else float("inf"), torch.zeros(5)
+        sums = torch.zeros(5)
         for epoch in range(args.num_epochs):
             for rows in torch.randperm(N, generator=generator).split(M):
-                # Real tokens only from here on: m of them in the minibatch
-                mb_tokens, mb_mask = tokens[rows], mask[rows]
-                mb_logprobs = token_logprobs(policy, mb_tokens, mb_mask, args.temperature)
-                mb_logprob = mb_logprobs.gather(1, mb_tokens[:, P:][mb_mask].unsqueeze(1))
-                ratio = (mb_logprob.squeeze(1) - old_logprob[rows][mb_mask]).exp()  # (m,)
-                mb_advantages = advantages[rows][mb_mask]  # (m,)
+                mb_tokens, mb_mask = tokens[rows], mask[rows]  # (M, P + T), (M, T)
+                batch = (old_logprob, old_values, advantages, returns)
+                mb_old, mb_old_values, mb_adv, mb_returns = (
+                    x[rows][mb_mask] for x in batch
+                )  # (m,)
+                logprob, logprobs = token_logprobs(policy, mb_tokens, mb_mask, args.temperature)
+                ratio = (logprob - mb_old).exp()  # (m,)
                 if args.objective == "clip":
-                    policy_loss = loss_clip(ratio, mb_advantages, args.clip_coef)
+                    policy_loss = loss_clip(ratio, mb_adv, args.clip_coef)
                 else:
-                    policy_loss = loss_cpi(ratio, mb_advantages)
+                    policy_loss = loss_cpi(ratio, mb_adv)
                 mb_values = value(mb_tokens)[:, P - 1 : -1][mb_mask]  # (m,)
-                old = (old_values[rows][mb_mask], returns[rows][mb_mask])  # (m,) each
-                value_loss = loss_value(mb_values, *old, clip_range)
+                reach = args.clip_coef if args.clip_vloss else math.inf
+                value_loss = loss_value(mb_values, mb_old_values, mb_returns, reach)
                 loss = policy_loss + args.vf_coef * value_loss
-                if args.ptx_coef > 0:
+                if args.ptx_coef > 0:  # InstructGPT eq. (2), PPO-ptx
                     choice = torch.randint(len(corpus.train), (M,), generator=generator)
                     loss = loss + args.ptx_coef * loss_lm(policy, corpus.train[choice])
                 optimizer.zero_grad()
                 loss.backward()
-                limit = args.max_grad_norm or float("inf")
+                limit = args.max_grad_norm or math.inf
                 grad_norm = nn.utils.clip_grad_norm_(params, limit)  # not in the papers
                 optimizer.step()
-                clipped = ((ratio - 1).abs() > args.clip_coef).float().mean()
-                entropy = -(mb_logprobs.exp() * mb_logprobs).sum(-1).mean()
-                means = (policy_loss, value_loss, entropy, clipped, grad_norm)
+                clip_fraction = ((ratio - 1).abs() > args.clip_coef).float().mean()
+                entropy = -(logprobs.exp() * logprobs).sum(-1).mean()
+                means = (policy_loss, value_loss, entropy, clip_fraction, grad_norm)
                 sums += torch.stack(means).detach()
 
         # (4) Adapt beta, report. pi_old <- pi needs no code: the next rollout uses the new weights.
-        with torch.no_grad():
-            new_logprobs = token_logprobs(policy, tokens, mask, args.temperature)  # (K, V)
-        if args.ref_kl_controller == "adaptive":
-            target = (args.ref_kl_target, N, args.ref_kl_horizon)
-            run.beta = adapt_ref_kl_coef(run.beta, a.kl_ref.item(), *target)
         run.global_step += N
         names = ("policy_loss", "value_loss", "entropy", "clip_fraction", "grad_norm")
-        means = sums / (args.num_epochs * N // M)  # over the whole update
-        metrics = {f"losses/{name}": mean.item() for name, mean in zip(names, means)}
-        metrics["losses/kl_old_new"] = categorical_kl(a.logprobs, new_logprobs).sum().item() / N
-        for name in ("proxy", "gold", "kl_ref", "eos"):
-            metrics[f"rollout/{name}"] = getattr(a, name).float().mean().item()
+        means = (sums / (args.num_epochs * N // M)).tolist()  # over the whole update
+        metrics = {f"losses/{name}": mean for name, mean in zip(names, means)}
+        metrics |= {f"rollout/{name}": mean for name, mean in a.means.items()}
+        with torch.no_grad():
+            _, new_logprobs = token_logprobs(policy, tokens, mask, args.temperature)  # (K, V)
+        metrics["losses/kl_old_new"] = categorical_kl(a.old_logprobs, new_logprobs).sum().item() / N
+        if args.ref_kl_controller == "adaptive":
+            target = (args.ref_kl_target, N, args.ref_kl_horizon)
+            run.beta = adapt_ref_kl_coef(run.beta, metrics["rollout/kl_ref"], *target)
         metrics["charts/learning_rate"], metrics["charts/beta"] = learning_rate, run.beta
         check_finite(run.global_step, args, loss=np.array([list(metrics.values())]))
         fit_quality = explained_variance(old_values[mask].numpy(), returns[mask].numpy())
         metrics["losses/explained_variance"] = fit_quality
         metrics["charts/SPS"] = N / (time.perf_counter() - iteration_start)
+        if iteration % args.eval_every == 0 or iteration == num_iterations:
+            means, text = play(networks, corpus, args, args.seed)
+            metrics |= means
+            writer.add_text("eval/responses", text.replace("\n", "\n\n"), run.global_step)
+            if iteration == num_iterations:
+                bar.write(text)
         report(writer, bar, run.global_step, metrics)
+        columns = (scores, mask.sum(1), a.gold, (old_logprob - ref_logprob).sum(1))  # (N,) each
+        run.last = [*run.last, *zip(*(x.tolist() for x in columns))][-max(N, 100) :]
         seconds = f"{time.perf_counter() - start:.2f}"
-        kl_sampled = (old_logprob - ref_logprob).sum(1)  # (N,)
-        columns = (x.tolist() for x in (scores, mask.sum(1), a.gold, kl_sampled))
-        for n, (score, length, gold, kl) in enumerate(zip(*columns)):
+        for n, (score, length, gold, kl) in enumerate(run.last[-N:]):
             print(run.global_step, n, score, length, seconds, gold, kl, sep=",", file=episodes)
-            played.append((score, gold, kl))
 
     for resource in (bar, writer, episodes):
         resource.close()
     result = {"status": "finished" if finished else "interrupted", "steps": run.global_step}
-    last = np.mean(played[-100:], 0).tolist() if played else [None] * 3
-    result |= dict(zip(("score", "gold", "kl_ref"), last)) | run.stages
-    result |= {"episodes": len(played), "seconds": round(run.seconds, 2)}
+    last = np.mean(run.last[-100:], 0).tolist() if run.last else [None] * 4
+    result |= {"score": last[0], "gold": last[2], "kl_ref": last[3]}
+    result |= {"episodes": run.global_step, "seconds": round(run.seconds, 2)}
     result["steps_per_second"] = round(run.global_step / run.seconds, 1)
     write_file(run_dir / "result.json", json.dumps(result, indent=2).encode())
     print(f"{json.dumps(result)}\nresults: {run_dir}    curves: tensorboard --logdir {run_dir}")
