@@ -445,13 +445,16 @@ def fit(name: str, network, loss, rows: int, epochs: int, learning_rate: float) 
 
 def train_sft(networks, corpus, args: Args) -> dict:
     """pi_ref, a language model of the corpus. Returns its loss on the clauses held out."""
-    reference, clauses = networks["reference"], corpus.train
+    reference = networks["reference"]
+
+    def loss(rows):
+        return loss_lm(reference, corpus.train[rows])
+
     reference.train()
-    loss = lambda rows: loss_lm(reference, clauses[rows])  # noqa: E731
-    fit("SFT", reference, loss, len(clauses), args.sft_epochs, learning_rate=3e-3)
+    fit("SFT", reference, loss, len(corpus.train), args.sft_epochs, learning_rate=3e-3)
     reference.eval()
     with torch.no_grad():
-        return {"sft_loss": loss_lm(reference, corpus.held_out).item()}
+        return {"stages/sft_loss": loss_lm(reference, corpus.held_out).item()}
 
 
 def train_reward_model(networks, corpus, args: Args) -> dict:
@@ -473,17 +476,19 @@ def train_reward_model(networks, corpus, args: Args) -> dict:
     def scores(tokens, mask):
         return last_score(reward_model, tokens.flatten(0, 1), mask.flatten(0, 1)).chunk(2)
 
+    def loss(rows):
+        return loss_preference(*scores(tokens[:, rows], mask[:, rows]))
+
     choice = torch.randint(len(corpus.train), (args.rm_pairs,))
-    x, m = pairs(corpus.train[choice, : corpus.P])
-    loss = lambda rows: loss_preference(*scores(x[:, rows], m[:, rows]))  # noqa: E731
-    fit("reward model", reward_model, loss, x.shape[1], epochs=4, learning_rate=1e-3)
+    tokens, mask = pairs(corpus.train[choice, : corpus.P])
+    fit("reward model", reward_model, loss, tokens.shape[1], epochs=4, learning_rate=1e-3)
     with torch.no_grad():
         better, worse = scores(*pairs(corpus.held_out[:, : corpus.P]))
         # Mean 0, std 1 on responses of pi_ref, so that beta means the same for every reward model.
         std, mean = torch.std_mean(torch.cat((better, worse)))
         reward_model.head.weight.div_(std)
         reward_model.head.bias.sub_(mean).div_(std)
-    return {"reward_model_accuracy": (better > worse).float().mean().item()}
+    return {"stages/reward_model_accuracy": (better > worse).float().mean().item()}
 
 
 def train_stages(networks, corpus, args: Args) -> dict:
@@ -576,9 +581,10 @@ def save(path: Path, content: dict) -> None:
     write_file(path, buffer.getvalue())
 
 
-def make_networks(args: Args, checkpoint: dict | None) -> tuple:
+def make_networks(args: Args, checkpoint: dict | None = None) -> tuple:
     """The text and the four models of RLHF: two will learn, two are frozen."""
     corpus = read_corpus(args)
+    torch.manual_seed(args.seed)
     sizes = len(corpus.words), corpus.train.shape[1], args.hidden_size, args.num_layers
     networks = {"policy": Transformer(*sizes), "reference": Transformer(*sizes)}
     networks |= {"value": Scorer(*sizes), "reward_model": Scorer(*sizes)}
@@ -659,7 +665,6 @@ def main(args: Args) -> dict:
     # tokens of the batch, m of a minibatch
     T, N, M = args.num_steps, args.num_envs, args.minibatch_size
     num_iterations = args.total_episodes // N
-    torch.manual_seed(args.seed)
     corpus, networks = make_networks(args, checkpoint)
     P, policy, value = corpus.P, networks["policy"], networks["value"]
     params = [*policy.parameters(), *value.parameters()]
@@ -681,6 +686,7 @@ def main(args: Args) -> dict:
         means, text = play(networks, corpus, args, args.seed)
         for name, number in (metrics | means).items():
             writer.add_scalar(name, number, 0)
+        writer.add_text("eval/responses", text.replace("\n", "\n\n"), 0)
         print(f"{text}\n{metrics}", flush=True)
         print("step,env,return,length,seconds,gold,kl_ref", file=episodes)
     bar = tqdm(total=num_iterations * N, initial=run.global_step, unit=" episodes", disable=None)
@@ -728,7 +734,7 @@ def main(args: Args) -> dict:
         if args.anneal_lr:  # not in the papers: OpenAI's code
             learning_rate *= 1 - (iteration - 1) / num_iterations
         optimizer.param_groups[0]["lr"] = learning_rate
-        sums = torch.zeros(5)
+        sums = torch.zeros(4)
         for epoch in range(args.num_epochs):
             for rows in torch.randperm(N, generator=generator).split(M):
                 mb_tokens, mb_mask = tokens[rows], mask[rows]  # (M, P + T), (M, T)
@@ -736,7 +742,7 @@ def main(args: Args) -> dict:
                 mb_old, mb_old_values, mb_adv, mb_returns = (
                     x[rows][mb_mask] for x in batch
                 )  # (m,)
-                logprob, logprobs = token_logprobs(policy, mb_tokens, mb_mask, args.temperature)
+                logprob, _ = token_logprobs(policy, mb_tokens, mb_mask, args.temperature)
                 ratio = (logprob - mb_old).exp()  # (m,)
                 if args.objective == "clip":
                     policy_loss = loss_clip(ratio, mb_adv, args.clip_coef)
@@ -755,19 +761,19 @@ def main(args: Args) -> dict:
                 grad_norm = nn.utils.clip_grad_norm_(params, limit)  # not in the papers
                 optimizer.step()
                 clip_fraction = ((ratio - 1).abs() > args.clip_coef).float().mean()
-                entropy = -(logprobs.exp() * logprobs).sum(-1).mean()
-                means = (policy_loss, value_loss, entropy, clip_fraction, grad_norm)
+                means = (policy_loss, value_loss, clip_fraction, grad_norm)
                 sums += torch.stack(means).detach()
 
         # (4) Adapt beta, report. pi_old <- pi needs no code: the next rollout uses the new weights.
         run.global_step += N
-        names = ("policy_loss", "value_loss", "entropy", "clip_fraction", "grad_norm")
+        names = ("policy_loss", "value_loss", "clip_fraction", "grad_norm")
         means = (sums / (args.num_epochs * N // M)).tolist()  # over the whole update
         metrics = {f"losses/{name}": mean for name, mean in zip(names, means)}
         metrics |= {f"rollout/{name}": mean for name, mean in a.means.items()}
         with torch.no_grad():
             _, new_logprobs = token_logprobs(policy, tokens, mask, args.temperature)  # (K, V)
         metrics["losses/kl_old_new"] = categorical_kl(a.old_logprobs, new_logprobs).sum().item() / N
+        metrics["losses/entropy"] = -(a.old_logprobs.exp() * a.old_logprobs).sum(-1).mean().item()
         if args.ref_kl_controller == "adaptive":
             target = (args.ref_kl_target, N, args.ref_kl_horizon)
             run.beta = adapt_ref_kl_coef(run.beta, metrics["rollout/kl_ref"], *target)

@@ -465,7 +465,8 @@ def between_markers(text: str, name: str, report: str) -> str | None:
 
 def main(args: Args) -> int:
     """Make the reports; returns the exit code, 1 if README.md has no place for Table 1."""
-    names = args.suites or [s for s in SUITES if s != "random" and load(args.results, s)]
+    own = {"random", "rlhf"}  # the zero of the others; its report is benchmarks/rlhf.py
+    names = args.suites or [s for s in SUITES if s not in own and load(args.results, s)]
     if not names:
         refuse(f"no results in {args.results}: python -m benchmarks.run quick")
     code = 0
