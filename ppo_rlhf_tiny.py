@@ -124,9 +124,9 @@ def check_args(args: Args) -> None:
     """Refuse, before any work, arguments that cannot work or would be ignored."""
     N, M, given = args.num_envs, args.minibatch_size, asdict(args)
     for names, low, high, remedy in (
-        ("save_every eval_every eval_episodes", 1, 1e9, "must be 1 or more"),
+        ("save_every eval_every eval_episodes num_epochs", 1, 1e9, "must be 1 or more"),
         ("vocab_size num_layers sft_epochs rm_pairs", 1, 1e9, "must be 1 or more"),
-        ("num_epochs ref_kl_horizon", 1, 1e9, "must be 1 or more"),
+        ("ref_kl_horizon", 1, 1e9, "must be 1 or more"),
         ("num_envs num_steps", 2, 1e9, "must be 2 or more"),
         ("temperature clip_coef ref_kl_target learning_rate", 1e-12, 1e9, "must be above 0"),
         ("prompt_words vf_coef ptx_coef ref_kl_coef max_grad_norm", 0, 1e9, "must be 0 or more"),
@@ -141,7 +141,7 @@ def check_args(args: Args) -> None:
     if M < 1 or N % M:
         refuse("minibatch_size", M, f"must divide num_envs = {N}")
     if args.hidden_size < 16 or args.hidden_size % 16:
-        refuse("hidden_size", args.hidden_size, "must be a multiple of 16")
+        refuse("hidden_size", args.hidden_size, "must be 16, or a multiple of it")
     adaptive = args.ref_kl_controller == "adaptive"
     if adaptive and args.ref_kl_coef == 0:
         refuse("ref_kl_coef", 0, "stays 0 however it is adapted; give a first beta above 0")
@@ -509,7 +509,9 @@ def train_stages(networks, corpus, args: Args) -> dict:
             stage = {"measures": train(networks, corpus, args)}
             stage["weights"] = networks[network].state_dict()
             path.parent.mkdir(parents=True, exist_ok=True)
-            save(path, stage)
+            mine = path.with_name(f"{path.stem}-{os.getpid()}")  # others may do the same just now
+            save(mine, stage)
+            os.replace(mine, path)
         networks[network].load_state_dict(stage["weights"])
         measures |= stage["measures"]
     networks["policy"].load_state_dict(networks["reference"].state_dict())
@@ -715,8 +717,7 @@ def main(args: Args) -> dict:
         with torch.no_grad():
             old_values[mask] = value(tokens)[:, P - 1 : -1][mask]
         scores = a.proxy if args.reward == "proxy" else a.gold  # (N,)
-        # Not in InstructGPT: Ziegler et al.
-        scores = scores.where(a.eos, torch.tensor(args.missing_eos_score))
+        scores = scores.where(a.eos, torch.tensor(args.missing_eos_score))  # Ziegler et al.
 
         # (2) Rewards of the tokens; advantages. A response is worth nothing more after its last.
         rewards = kl_shaped_rewards(old_logprob, ref_logprob, scores, mask, run.beta)  # (N, T)
@@ -738,16 +739,14 @@ def main(args: Args) -> dict:
         for epoch in range(args.num_epochs):
             for rows in torch.randperm(N, generator=generator).split(M):
                 mb_tokens, mb_mask = tokens[rows], mask[rows]  # (M, P + T), (M, T)
-                batch = (old_logprob, old_values, advantages, returns)
-                mb_old, mb_old_values, mb_adv, mb_returns = (
-                    x[rows][mb_mask] for x in batch
-                )  # (m,)
+                mb = (x[rows][mb_mask] for x in (old_logprob, advantages, old_values, returns))
+                mb_old_logprob, mb_advantages, mb_old_values, mb_returns = mb  # (m,) each
                 logprob, _ = token_logprobs(policy, mb_tokens, mb_mask, args.temperature)
-                ratio = (logprob - mb_old).exp()  # (m,)
+                ratio = (logprob - mb_old_logprob).exp()  # (m,)
                 if args.objective == "clip":
-                    policy_loss = loss_clip(ratio, mb_adv, args.clip_coef)
+                    policy_loss = loss_clip(ratio, mb_advantages, args.clip_coef)
                 else:
-                    policy_loss = loss_cpi(ratio, mb_adv)
+                    policy_loss = loss_cpi(ratio, mb_advantages)
                 mb_values = value(mb_tokens)[:, P - 1 : -1][mb_mask]  # (m,)
                 reach = args.clip_coef if args.clip_vloss else math.inf
                 value_loss = loss_value(mb_values, mb_old_values, mb_returns, reach)

@@ -621,7 +621,7 @@ BAD = [
     ({"ref_kl_target": 3.0}, ["--ref-kl-target 3.0", "leave it out"]),
     ({"ref_kl_controller": "adaptive", "ref_kl_target": 0.0}, ["--ref-kl-target 0.0", "above 0"]),
     ({"minibatch_size": 5}, ["--minibatch-size 5", "divide num_envs = 16"]),
-    ({"hidden_size": 24}, ["--hidden-size 24", "multiple of 16"]),
+    ({"hidden_size": 24}, ["--hidden-size 24", "multiple"]),
     ({"temperature": 0.0}, ["--temperature 0.0", "above 0"]),
     ({"gamma": 1.01}, ["--gamma 1.01", "from 0 to 1"]),
     ({"num_steps": 1}, ["--num-steps 1", "2 or more"]),
