@@ -17,9 +17,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+import tyro
 from conftest import ROOT, command, flags, run, scalars
 
 import ppo_rlhf_tiny as rlhf
+from benchmarks import best_of_n
+from benchmarks import rlhf as pictures
+from benchmarks import run as benchmark
+from benchmarks.suites import RLHF, RLHF_SCALARS, SUITES, Run, runs_of
 
 WORDS = "sun moon star river stone tree bird fish sings sleeps shines falls".split()
 
@@ -700,3 +705,69 @@ def test_a_full_disk_ends_in_one_line(tmp_path):
     done = run("ppo_rlhf_tiny", *small_flags(), "--run-dir", "a", cwd=tmp_path)
     assert done.returncode == 1 and "Traceback" not in done.stderr
     assert "No space left on device" in done.stderr.splitlines()[-1]
+
+
+# --------------------------------------------------------------------------------------- the suite
+def test_a_results_line_keeps_the_curves_and_no_path(tmp_path):
+    words = [*small_flags(eval_every=2), "--run-dir", "x"]
+    rlhf.main(tyro.cli(rlhf.Args, args=words))
+    planned = Run("tiny", "kjv", 1, " ".join(["ppo_rlhf_tiny.py", *words[:-2]]), RLHF_SCALARS)
+    row = benchmark.result_line(planned, Path("x"), "1234")
+    assert str(tmp_path) not in json.dumps(row) and row["steps"] == 80
+    kept = row["scalars"]
+    assert len(kept["rollout/gold"]) == len(kept["losses/kl_old_new"]) == 5
+    assert len(kept["eval/gold"]) == 4 and len(kept["stages/reward_model_accuracy"]) == 1
+    expected = [float(f"{value:.5g}") for _, value in scalars("x", "rollout/gold")]
+    assert kept["rollout/gold"] == expected and "best_of_n/gold" not in kept
+
+
+def test_best_of_n_counts_every_response_once():
+    torch.manual_seed(0)
+    proxy, gold = torch.randn(2, 12, 5)
+    for n in (1, 3, 12):
+        found, means = best_of_n.best_of(proxy, gold, n), []
+        for column in range(5):
+            for first in range(0, 12, n):
+                group = range(first, first + n)
+                best = max(group, key=lambda i: proxy[i, column])
+                means.append((proxy[best, column].item(), gold[best, column].item()))
+        assert found == pytest.approx(np.mean(means, 0))
+
+
+@pytest.mark.parametrize("n", best_of_n.SIZES)
+def test_kl_of_best_of_n(n):
+    """The quantile of the best of n has density n u^(n - 1): its KL from the uniform one."""
+    u = (np.arange(2_000_000) + 0.5) / 2_000_000
+    density = n * u ** (n - 1)
+    kl = np.mean(np.where(density > 0, density * np.log(np.maximum(density, 1e-300)), 0))
+    assert pictures.best_of_n_kl(n) == pytest.approx(kl, abs=1e-4)
+
+
+def test_the_fit_finds_the_coefficients_of_its_own_curve():
+    d = np.linspace(0.3, 7, 50)
+    assert pictures.fit_gold(d, d * (0.7 - 0.4 * np.log(d))) == pytest.approx((0.7, 0.4))
+
+
+def test_pictures_and_tables_come_from_the_results_alone_the_same_each_time(capsys):
+    rng = np.random.default_rng(0)
+    Path("results").mkdir()
+    with open("results/rlhf.jsonl", "w") as file:
+        for planned in runs_of(SUITES["rlhf"]):
+            row = {"key": planned.key, "setting": planned.setting, "seed": planned.seed}
+            row |= {"command": planned.command, "digest": "1", "scalars": {}}
+            for name in planned.scalars:
+                size = 5 if name.startswith("best") else 30
+                values = np.sort(rng.uniform(0.1, 9, size)) + planned.seed
+                row["scalars"][name] = [float(value) for value in values]
+            print(json.dumps(row), file=file)
+    Path("a").mkdir()
+    Path("a/rlhf.md").write_text("before\n<!-- rlhf -->\n<!-- /rlhf -->\nafter\n")
+    assert pictures.main(pictures.Args(Path("results"), Path("a"))) == 0
+    shutil.copytree("a", "b")
+    assert pictures.main(pictures.Args(Path("results"), Path("b"))) == 0
+    for name in ("rlhf.md", "rlhf-overoptimization.png", "rlhf-two-devices.png"):
+        assert Path("a", name).read_bytes() == Path("b", name).read_bytes()
+    page = Path("a/rlhf.md").read_text()
+    assert page.startswith("before") and page.endswith("after\n")
+    assert all(f"| {label} | 3 |" in page for label in pictures.LABELS.values())
+    assert set(pictures.LABELS) == set(RLHF) - {"best-of-n"}
