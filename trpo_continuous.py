@@ -72,13 +72,13 @@ class Args:
     total_timesteps: int = 1_000_000  # steps in all, rounded down to iterations (Table 3: 1M)
     run_dir: str | None = None  # folder for the results, else runs/ENV__SCRIPT__seedSEED__TIME
     save_every: int = 20  # iterations between two checkpoints
-    compile: bool = True  # torch.compile the gradient step: twice the speed, after 5 to 30 s
+    compile: bool = True  # torch.compile the gradient step, 5 to 30 s once (twice the speed)
     resume: str | None = None  # go on with the run in this folder, with its own arguments
     evaluate: str | None = None  # instead of training, play the policy saved in this folder
     eval_episodes: int = 10  # episodes that --evaluate plays
     capture_video: bool = False  # with --evaluate: film the first episode into the run's folder
     # environment
-    env_id: str = "HalfCheetah-v5"  # gymnasium environment, continuous observations and actions
+    env_id: str = "HalfCheetah-v5"  # environment (gymnasium's, continuous observations and actions)
     # rollout
     num_envs: int = 1  # N, environments (actors) side by side (Table 3: 1)
     num_steps: int = 1024  # T, the horizon: steps per environment and iteration

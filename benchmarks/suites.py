@@ -70,6 +70,12 @@ DETAILS = {  # what the paper leaves out, switched off one at a time
     "log-std-init-0": "ppo_continuous.py --log-std-init 0",
 }
 
+DEFAULTS = {  # the candidates for the defaults, on seeds that no other suite sees
+    "std-0.61": "ppo_continuous.py --log-std-init -0.5",
+    "std-0.37": "ppo_continuous.py --log-std-init -1",
+    "std-1": "ppo_continuous.py --log-std-init 0",
+}
+
 ALL_OFF = (
     "ppo_continuous.py --no-norm-obs --no-norm-reward --no-norm-adv --no-anneal-lr"
     " --no-orthogonal-init --adam-eps 1e-8 --log-std-init 0"
@@ -113,6 +119,7 @@ SUITES = {
     "random": Suite(RANDOM, MUJOCO, None),
     "figure3": Suite(FIGURE3, MUJOCO, MILLION, borrowed={"ppo": ("table1", "clip-0.2")}),
     "details": Suite(DETAILS, DETAILS_ENVS, MILLION, borrowed={"all-on": ("table1", "clip-0.2")}),
+    "defaults": Suite(DEFAULTS, DETAILS_ENVS, MILLION, seeds=(4, 5, 6)),
     "table1-2017": Suite(TABLE1_2017, ("HalfCheetah-v5", "Hopper-v5"), MILLION),
     "humanoid": Suite(HUMANOID, ("Humanoid-v5",), 50 * MILLION),
     "rlhf": Suite(RLHF, ("kjv",), None, env_flag=False, scalars=RLHF_SCALARS),  # 39 runs

@@ -127,6 +127,7 @@ def test_sizes_of_the_suites():
         "random": 63,
         "figure3": 42,
         "details": 84,
+        "defaults": 36,
         "table1-2017": 12,
         "humanoid": 3,
         "rlhf": 39,
