@@ -149,14 +149,15 @@ def draw_overoptimization(rows: list[dict], path: Path) -> None:
         if len(best):
             x, sizes = best_of_n_kl(SIZES) ** 0.5, ", ".join(map(str, SIZES))
             axis.plot(x, best.mean(0), "o", color=COLOURS[4], label=f"best of {sizes}")
-        axis.set_xlabel(r"$d = \sqrt{\mathrm{KL}(\pi, \pi_\mathrm{ref})}$, nats per response")
+        axis.set_xlabel(r"$d = \sqrt{\mathrm{KL}(\pi, \pi_\mathrm{ref})}$, KL in nats per response")
     if any(row["setting"] == "beta-0" for row in rows):
         d = smooth(curves(rows, "beta-0", "rollout/kl_ref")).mean(0) ** 0.5
         gold = smooth(curves(rows, "beta-0", "rollout/gold")).mean(0)
-        alpha, beta = fit_gold(d[d > 0.2], (gold - gold[0])[d > 0.2])
-        x = np.linspace(0.1, d.max(), 100)
+        start = curves(rows, "beta-0", "eval/gold")[:, 0].mean()  # of the SFT model, d = 0
+        alpha, beta = fit_gold(d, gold - start)
+        x = np.linspace(0.02, d.max(), 100)
         label = f"start + d ({alpha:.2f} − {beta:.2f} log d), fitted to β = 0"
-        y = gold[0] + x * (alpha - beta * np.log(x))
+        y = start + x * (alpha - beta * np.log(x))
         axes[1].plot(x, y, ":", color="black", linewidth=1.6, label=label)
     axes[0].set_title("proxy: what the policy is paid", fontsize=11)
     axes[1].set_title("gold: what the reward model was to learn", fontsize=11)
@@ -167,7 +168,7 @@ def draw_overoptimization(rows: list[dict], path: Path) -> None:
 
 def draw_two_devices(rows: list[dict], path: Path) -> None:
     """KL of each update, KL from the reference, and gold: the four cells under two optimisers."""
-    figure, grid = plt.subplots(2, 3, figsize=(12, 7.2), layout="constrained")
+    figure, grid = plt.subplots(2, 3, figsize=(12, 7.2), layout="constrained", sharey="col")
     titles = {
         "losses/kl_old_new": r"KL($\pi_\mathrm{old}$, $\pi$) of one update",
         "rollout/kl_ref": r"KL($\pi$, $\pi_\mathrm{ref}$), all updates so far",
@@ -177,6 +178,8 @@ def draw_two_devices(rows: list[dict], path: Path) -> None:
         for axis, (name, title) in zip(line, titles.items()):
             for setting, colour in CELLS.items():
                 values = curves(rows, prefix + setting, name)
+                if not len(values):
+                    continue
                 values = values if name == "losses/kl_old_new" else smooth(values)
                 style = {"color": colour, "linestyle": "--" if "none" in setting else "-"}
                 clip = "" if "none" in setting else "clip, "
@@ -185,7 +188,9 @@ def draw_two_devices(rows: list[dict], path: Path) -> None:
                     x = np.arange(1, len(y) + 1)
                     axis.plot(x, y, linewidth=1.2, alpha=0.85, label=label, **style)
             axis.set_title(title, fontsize=11)
-            axis.set_yscale("linear" if "gold" in name else "log")
+            if "gold" not in name:
+                axis.set_yscale("log")
+                axis.yaxis.set_major_formatter("{x:g}")
             axis.set_xlabel("update")
         line[0].set_ylabel(optimiser, fontsize=10)
     handles, labels = grid[0, 0].get_legend_handles_labels()
