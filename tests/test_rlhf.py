@@ -84,6 +84,18 @@ def assert_same_run(a, b):
         assert torch.equal(p, q), name
 
 
+def spy(monkeypatch, name: str) -> list:
+    """Positional arguments of all calls of a function of the script."""
+    calls, function = [], getattr(rlhf, name)
+
+    def spying(*args, **kwargs):
+        calls.append(args)
+        return function(*args, **kwargs)
+
+    monkeypatch.setattr(rlhf, name, spying)
+    return calls
+
+
 # ------------------------------------------------------------------------ tokens, masks, the corpus
 def test_the_shipped_corpus_is_real_small_and_gives_its_sources():
     path = ROOT / "ppo_rlhf_tiny.txt.gz"
@@ -205,20 +217,22 @@ def test_rewards_are_the_detached_log_ratio_and_the_score_on_the_last_real_token
     assert not rewards.requires_grad
 
 
-def test_advantages_do_not_see_padding():
-    """The arrays that main builds, from masks, against the sum of eq. (11) for each row alone."""
-    rng = np.random.default_rng(0)
-    lengths, T = [1, 3, 5], 5
-    rewards, values = rng.normal(size=(2, 3, T))
-    ended = np.arange(T) == np.array(lengths)[:, None] - 1
-    gae = (x.T for x in (rewards, values, np.roll(values, -1, 1), ended, ended))
-    advantages = rlhf.compute_gae(*gae, 1.0, 0.95).T
-    for n, length in enumerate(lengths):
-        v = [*values[n, :length], 0.0]
-        deltas = [rewards[n, t] + v[t + 1] - v[t] for t in range(length)]
+def test_advantages_in_main_are_those_of_each_response_alone(monkeypatch):
+    """What main makes of masks and padding, against the sum of eq. (11) over real tokens."""
+    shaped, gae = spy(monkeypatch, "kl_shaped_rewards"), spy(monkeypatch, "compute_gae")
+    losses = spy(monkeypatch, "loss_clip")
+    changes = {"norm_adv": False, "total_episodes": 16, "minibatch_size": 16}
+    rlhf.main(small_args(gae_lambda=0.9, gamma=0.8, **changes))
+    ((_, _, _, mask, _),), ((rewards, values, *_),) = shaped, gae
+    assert len(set(mask.sum(1).tolist())) > 2  # responses of different lengths
+    expected = []
+    for r, v, length in zip(rewards.T, values.T, mask.sum(1).tolist()):
+        v = [*v[:length], 0.0]  # nothing comes after the last token
+        deltas = [r[t] + 0.8 * v[t + 1] - v[t] for t in range(length)]
         for t in range(length):
-            expected = sum(0.95 ** (k - t) * deltas[k] for k in range(t, length))
-            assert advantages[n, t] == pytest.approx(expected)
+            expected.append(sum(0.72 ** (k - t) * deltas[k] for k in range(t, length)))
+    found = losses[0][1].sort().values
+    torch.testing.assert_close(found, torch.tensor(sorted(expected)).float(), atol=1e-5, rtol=1e-4)
 
 
 def test_bradley_terry():
@@ -279,24 +293,13 @@ def test_gold_reward_is_what_it_says_of_words():
 
 
 # ------------------------------------------------------------------------------------ inside main
-def spy(monkeypatch, name: str) -> list:
-    """Positional arguments of all calls of a function of the script."""
-    calls, function = [], getattr(rlhf, name)
-
-    def spying(*args, **kwargs):
-        calls.append(args)
-        return function(*args, **kwargs)
-
-    monkeypatch.setattr(rlhf, name, spying)
-    return calls
-
-
 def test_the_ratio_is_one_in_the_first_minibatch_and_advantages_are_whitened_over_tokens(
     monkeypatch,
 ):
     losses, shaped = spy(monkeypatch, "loss_clip"), spy(monkeypatch, "kl_shaped_rewards")
     whitened = spy(monkeypatch, "whiten")
-    rlhf.main(small_args(total_episodes=32, num_epochs=3))
+    rlhf.main(small_args(total_episodes=32, num_epochs=3, temperature=0.7, run_dir="a"))
+    assert scalars("a", "rollout/kl_ref")[0][1] == 0  # policy and reference, one temperature
     assert len(losses) == 2 * 3 * 2 and len(shaped) == len(whitened) == 2
     for first, (_, _, _, mask, _) in zip((0, 6), shaped):
         ratio, advantages, _ = losses[first]
