@@ -79,6 +79,12 @@ def best_of_n_kl(n) -> np.ndarray:
     return np.log(n) - (n - 1) / n
 
 
+def label_of(rows: list[dict], setting: str) -> str:
+    """A setting's name, with the number of its runs where some are missing."""
+    done, total = sum(row["setting"] == setting for row in rows), len(SUITES["rlhf"].seeds)
+    return LABELS[setting] + (f" ({done} of {total} seeds)" if done < total else "")
+
+
 # ------------------------------------------------------------------------------------------ tables
 def span(values) -> str:
     """Mean and, in brackets, lowest and highest over the seeds."""
@@ -143,7 +149,7 @@ def draw_overoptimization(rows: list[dict], path: Path) -> None:
             values = smooth(curves(rows, setting, f"rollout/{name}"))
             for x, y in zip(distance, values):
                 axis.plot(x, y, color=colour, linewidth=0.6, alpha=0.5)
-            style = {"color": colour, "linewidth": 2, "label": LABELS[setting]}
+            style = {"color": colour, "linewidth": 2, "label": label_of(rows, setting)}
             axis.plot(distance.mean(0), values.mean(0), "--" if "gold" in setting else "-", **style)
         best = curves(rows, "best-of-n", f"best_of_n/{name}")
         if len(best):
