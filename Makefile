@@ -7,11 +7,12 @@
 # make atari    the paper's 49 games x 3 seeds x 10M steps, likewise
 # make report   tables and pictures from the results that are there
 # make figures  Figures 1 and 2 of the paper
+# make rlhf     the language model's 39 runs, go on with it at any time; then docs/rlhf.md
 # make quick    all of this on a small scale, in three minutes: runs/quick
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: run test lint format speed table1 atari-small atari report figures quick
+.PHONY: run test lint format speed table1 atari-small atari report figures rlhf quick
 
 run: .venv/run
 	$(BIN)/python ppo_continuous.py --env-id HalfCheetah-v5
@@ -48,6 +49,10 @@ report: .venv/bench
 
 figures: .venv/bench
 	$(BIN)/python -m benchmarks.figures
+
+rlhf: .venv/bench
+	$(BIN)/python -m benchmarks.run rlhf
+	$(BIN)/python -m benchmarks.rlhf
 
 # BUDGET=4096 makes it quicker still, but then nothing is learnt.
 BUDGET ?= 40960

@@ -475,7 +475,8 @@ def put_into(readme: Path, name: str, report: str) -> bool:
 
 def main(args: Args) -> int:
     """Make the reports; returns the exit code, 1 if README.md has no place for Table 1."""
-    apart = {"random", *ATARI_SUITES}  # the zero of the others; those of benchmarks/atari.py
+    # Apart: the zero of the others; what benchmarks/atari.py and benchmarks/rlhf.py report.
+    apart = {"random", "rlhf", *ATARI_SUITES}
     names = args.suites or [s for s in SUITES if s not in apart and load(args.results, s)]
     if not names:
         refuse(f"no results in {args.results}: python -m benchmarks.run quick")

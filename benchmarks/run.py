@@ -188,6 +188,13 @@ def fingerprint(run_dir: Path) -> dict:
     return {"returns": read_episodes(run_dir)[1][:FINGERPRINT_EPISODES], "loss": loss}
 
 
+def scalars_of(run_dir: Path, names: tuple[str, ...]) -> dict[str, list[float]]:
+    """A run's TensorBoard scalars of these names, as far as it has them, to 5 digits."""
+    events = EventAccumulator(str(run_dir), size_guidance={"scalars": 0}).Reload()
+    found = [name for name in names if name in events.Tags()["scalars"]]
+    return {name: [float(f"{e.value:.5g}") for e in events.Scalars(name)] for name in found}
+
+
 def processor() -> str:
     """The processor's name, as far as the system tells it."""
     with contextlib.suppress(OSError):
@@ -212,7 +219,10 @@ def result_line(run: Run, run_dir: Path, script_digest: str) -> dict:
         row |= {"digest": script_digest, "versions": config["versions"], "processor": processor()}
         row |= {name: result[name] for name in ("steps", "seconds", "score", "episodes")}
         row |= {"average": float(np.mean(returns)), "fingerprint": fingerprint(run_dir)}
-        row["curve"] = learning_curve(steps, returns, result["steps"])
+        if run.scalars:
+            row["scalars"] = scalars_of(run_dir, run.scalars)
+        else:
+            row["curve"] = learning_curve(steps, returns, result["steps"])
         json.dumps(row, allow_nan=False)
         return row
     except (OSError, ValueError, TypeError, KeyError, IndexError) as error:

@@ -1,6 +1,7 @@
 """What the benchmarks run, as data: settings x environments x seeds.
 
-A setting is a command line; the runner adds --env-id, --seed, --total-timesteps and --run-dir.
+A setting is a command line; the runner adds --env-id, --seed, --total-timesteps and --run-dir, the
+first and the third only where the script has them.
 What a suite takes from another suite's results instead of running it again is `borrowed`.
 """
 
@@ -37,6 +38,8 @@ class Suite:
     seeds: tuple[int, ...] = (1, 2, 3)
     borrowed: dict[str, tuple[str, str]] = field(default_factory=dict)  # name: (suite, setting)
     all_cores: bool = False  # whether a run has every core; else it has one thread
+    env_flag: bool = True  # whether the script takes --env-id
+    scalars: tuple[str, ...] = ()  # TensorBoard scalars that results keep whole
 
     def budget(self, env: str) -> int | None:
         """Steps of a run in env; None: the script has no --total-timesteps."""
@@ -104,6 +107,25 @@ HUMANOID = {  # Table 4
 }
 
 ATARI = {"ppo": "ppo_atari.py"}  # Table 5
+AGGRESSIVE = "ppo_rlhf_tiny.py --learning-rate 1e-3 --num-epochs 8 --max-grad-norm 0"
+RLHF = {  # by default clip, beta 0.1, stepsize 3e-4, 4 epochs, gradient norm 1
+    "beta-0.1": "ppo_rlhf_tiny.py",
+    "beta-0": "ppo_rlhf_tiny.py --ref-kl-coef 0",
+    "none-beta-0.1": "ppo_rlhf_tiny.py --objective none",
+    "none-beta-0": "ppo_rlhf_tiny.py --objective none --ref-kl-coef 0",
+    "gold-beta-0": "ppo_rlhf_tiny.py --reward gold --ref-kl-coef 0",
+    "adaptive": "ppo_rlhf_tiny.py --ref-kl-controller adaptive",
+    "beta-0.03": "ppo_rlhf_tiny.py --ref-kl-coef 0.03",
+    "beta-0.3": "ppo_rlhf_tiny.py --ref-kl-coef 0.3",
+    "best-of-n": "benchmarks/best_of_n.py",
+    "aggressive-beta-0.1": AGGRESSIVE,
+    "aggressive-beta-0": f"{AGGRESSIVE} --ref-kl-coef 0",
+    "aggressive-none-beta-0.1": f"{AGGRESSIVE} --objective none",
+    "aggressive-none-beta-0": f"{AGGRESSIVE} --objective none --ref-kl-coef 0",
+}
+RLHF_SCALARS = ("rollout/proxy", "rollout/gold", "rollout/kl_ref", "losses/kl_old_new")
+RLHF_SCALARS += ("eval/proxy", "eval/gold", "eval/kl_ref", "eval/eos", "best_of_n/proxy")
+RLHF_SCALARS += ("best_of_n/gold", "stages/reward_model_accuracy", "stages/sft_loss")
 
 MILLION = 1_000_000
 ATARI_SMALL = {"Pong": 4 * MILLION, "Breakout": MILLION}
@@ -120,6 +142,7 @@ SUITES = {
     "humanoid": Suite(HUMANOID, ("Humanoid-v5",), 50 * MILLION),
     "atari": Suite(ATARI, GAMES, 10 * MILLION, all_cores=True),  # 147 runs
     "atari-small": Suite(ATARI, tuple(ATARI_SMALL), ATARI_SMALL, seeds=(1,), all_cores=True),
+    "rlhf": Suite(RLHF, ("kjv",), None, env_flag=False, scalars=RLHF_SCALARS),  # 39 runs
 }
 ATARI_SUITES = ("atari", "atari-small")
 
@@ -131,6 +154,7 @@ class Run(NamedTuple):
     env: str
     seed: int
     command: str
+    scalars: tuple[str, ...] = ()
 
     @property
     def key(self) -> str:
@@ -161,6 +185,7 @@ def runs_of(suite: Suite, seeds=None, steps: int | None = None, script=None) -> 
             for env in suite.envs:
                 total = steps or suite.budget(env)
                 budget = f" --total-timesteps {total}" if suite.steps else ""
-                flags = f"{command} --env-id {env} --seed {seed}{budget}"
-                runs.append(Run(setting, env, seed, flags))
+                world = f" --env-id {env}" if suite.env_flag else ""
+                flags = f"{command}{world} --seed {seed}{budget}"
+                runs.append(Run(setting, env, seed, flags, suite.scalars))
     return runs
