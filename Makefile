@@ -46,6 +46,7 @@ atari-small atari: .venv/bench
 report: .venv/bench
 	$(BIN)/python -m benchmarks.report
 	$(BIN)/python -m benchmarks.atari
+	$(BIN)/python -m benchmarks.rlhf
 
 figures: .venv/bench
 	$(BIN)/python -m benchmarks.figures

@@ -670,7 +670,7 @@ def main(args: Args) -> dict:
     corpus, networks = make_networks(args, checkpoint)
     P, policy, value = corpus.P, networks["policy"], networks["value"]
     params = [*policy.parameters(), *value.parameters()]
-    optimizer = torch.optim.Adam(params, eps=1e-5, fused=True)
+    optimizer = torch.optim.Adam(params, eps=1e-5, fused=True)  # eps: OpenAI baselines
     generator = torch.Generator().manual_seed(args.seed)  # of prompts, tokens and minibatches
     # What changes as the run goes on, besides the networks, the optimiser and the generator:
     run = SimpleNamespace(iteration=1, global_step=0, seconds=0.0, episodes_size=0)
