@@ -205,7 +205,7 @@ class Agent(nn.Module):
                 if isinstance(layer, nn.Conv2d | nn.Linear):
                     nn.init.orthogonal_(layer.weight, gains.get(layer, 2**0.5))
                     nn.init.zeros_(layer.bias)
-        self.to(memory_format=torch.channels_last)  # a third faster on a processor
+        self.to(memory_format=torch.channels_last)  # 100 ms a minibatch in float32, else 120
 
     def forward(self, obs: Tensor) -> tuple[Tensor, Tensor]:
         """Frames (B, 4, 84, 84) uint8 -> logits of the actions (B, A), values (B,)."""
@@ -475,7 +475,7 @@ def main(args: Args) -> dict:
     B = N * T
     num_iterations = args.total_timesteps // B
     seeds = np.random.SeedSequence(args.seed).generate_state(2).tolist()
-    # Two groups: the games of one go on while the network acts for the other, a fifth faster.
+    # Two groups: the games of one go on while the network acts for the other: a tenth faster.
     groups = [slice(0, N // 2), slice(N // 2, N)] if N > 1 else [slice(0, 1)]
     games = [make_games(args.env_id, n.stop - n.start, args.sticky_actions) for n in groups]
     A = int(games[0].single_action_space.n)
