@@ -1,12 +1,14 @@
 """Tables and pictures from the results files alone, byte for byte the same each time.
 
-    python -m benchmarks.report table1        to the terminal, docs/*.png and README.md
+    python -m benchmarks.report table1        to the terminal, docs/ and README.md
     python -m benchmarks.report               the same for every suite that has results
     python -m benchmarks.atari                likewise for the Atari suites
 
-In README.md a suite's report stands between <!-- SUITE --> and <!-- /SUITE -->.
+Between <!-- SUITE --> and <!-- /SUITE --> README.md has the summary of a suite's report, and a page
+of docs/ the whole of it.
 """
 
+import csv
 import io
 import sys
 from dataclasses import dataclass
@@ -63,8 +65,8 @@ class Args:
 
     suites: tyro.conf.Positional[tuple[str, ...]] = ()  # none: all that have results
     results: Path = ROOT / "benchmarks" / "results"  # folder of the results
-    docs: Path = ROOT / "docs"  # folder of the pictures
-    readme: Path = ROOT / "README.md"  # gets the tables, between its markers
+    docs: Path = ROOT / "docs"  # folder of the pictures, and of the pages that get the tables
+    readme: Path = ROOT / "README.md"  # gets the summaries
 
 
 # -------------------------------------------------------------------------------------- statistics
@@ -226,8 +228,8 @@ def is_table1(name: str) -> bool:
     return name.partition("@")[0] in ("table1", "table1-2017", "quick")
 
 
-def score_table(results: Results) -> str:
-    """Setting, the paper's score, ours with its interval, the other zeros, runs done."""
+def score_table(results: Results, short: bool = False) -> str:
+    """Setting, the paper's score, ours with its interval; unless short, the other statistics."""
     lines, default = [], next(iter(ZEROS))
     for setting in results.settings:
         scores = results.scores[setting]  # (E, S)
@@ -236,23 +238,36 @@ def score_table(results: Results) -> str:
         if is_table1(results.name):
             cells.append(number(PAPER[setting][1]))
         if done < total:
-            cells += [f"{done} of {total}"] + ["–"] * (len(ZEROS) + 1)
+            cells += [f"{done} of {total} runs"] + ["–"] * (1 if short else len(ZEROS) + 1)
         else:
             scaled = results.scaled(setting, default)
             low, high = interval(scaled)
             between = f"[{number(low)}, {number(high)}]" if np.isfinite(low) else "–"
             mark = "**" if np.isfinite(scaled.mean()) else ""
-            cells += [f"{mark}{number(scaled.mean())}{mark}", between, number(iqm(scaled.ravel()))]
-            cells += [number(results.scaled(setting, zero).mean()) for zero in [*ZEROS][1:]]
-        lines.append([*cells, f"{done} of {total}"])
+            cells += [f"{mark}{number(scaled.mean())}{mark}", between]
+            if not short:
+                cells.append(number(iqm(scaled.ravel())))
+                cells += [number(results.scaled(setting, zero).mean()) for zero in [*ZEROS][1:]]
+        lines.append(cells)
     header = ["setting", "paper"] if is_table1(results.name) else ["setting"]
-    header += ["ours", "95% interval", "interquartile mean"]
-    header += [f"ours, 0 = {text}" for text in [*ZEROS.values()][1:]]
-    return markdown([*header, "runs"], lines)
+    header += ["ours", "95% interval"]
+    if not short:
+        header.append("interquartile mean")
+        header += [f"ours, 0 = {text}" for text in [*ZEROS.values()][1:]]
+    return markdown(header, lines)
+
+
+def published() -> list[dict]:
+    """Scores that other libraries print for PPO at 1M steps: the rows of mujoco_scores.csv."""
+    with open(ROOT / "benchmarks" / "mujoco_scores.csv", newline="") as file:
+        return list(csv.DictReader(file))
 
 
 def return_table(results: Results) -> str:
-    """Raw returns per environment: mean ± standard deviation over the seeds."""
+    """Raw returns per environment: mean ± standard deviation over the seeds.
+
+    Below those of Figure 3 stand the published ones, with the version of the environments.
+    """
     lines = []
     for setting in results.settings:
         cells = [label_of(setting)]
@@ -267,6 +282,14 @@ def return_table(results: Results) -> str:
                     f"{number(scores.mean())} ± {number(scores.std(ddof=1), scores.mean())}"
                 )
         lines.append(cells)
+    if results.name == "figure3":
+        rows = published()
+        for name in dict.fromkeys(row["implementation"] for row in rows):
+            found = {row["env"]: row for row in rows if row["implementation"] == name}
+            (env_version,) = {row["env_version"] for row in found.values()}
+            tasks = [env.partition("-")[0] for env in results.suite.envs]
+            means = [number(float(found[x]["mean"])) if x in found else "" for x in tasks]
+            lines.append([f"{name}, -{env_version}", *means])
     return markdown(["setting", *results.suite.envs], lines)
 
 
@@ -301,39 +324,59 @@ def pictures_of(name: str) -> dict[str, str]:
     return {"scores": f"{name}.png", "curves": f"{name}-curves.png"}
 
 
-def write_report(results: Results, folder: str) -> str:
-    """The whole report in Markdown. folder: where it finds its pictures."""
+def conditions(results: Results) -> str:
+    """What was run: environments, seeds, steps, versions, processor, hours."""
+    rows, envs, seeds = results.rows, len(results.suite.envs), len(results.suite.seeds)
+    budgets = [row["args"].get("total_timesteps") or row["steps"] for row in rows]
+    budget = " to ".join(f"{steps:,}" for steps in sorted({min(budgets), max(budgets)}))
     gymnasium, mujoco = results.versions
-    budgets = sorted({row["args"].get("total_timesteps") or row["steps"] for row in results.rows})
-    budget = " to ".join(f"{steps:,}" for steps in sorted({budgets[0], budgets[-1]}))
-    seeds, envs = len(results.suite.seeds), len(results.suite.envs)
-    many = f"{seeds} seed{'s' * (seeds > 1)}"
-    unscaled = [
-        env
-        for env, low, high in zip(
-            results.suite.envs, results.zeros[next(iter(ZEROS))], results.best
-        )
-        if not high > low
-    ]
+    torch = ", ".join(sorted({row["versions"]["torch"].partition("+")[0] for row in rows}))
+    processors = ", ".join(sorted({row["processor"] for row in rows}))
+    hours = sum(row["seconds"] for row in rows) / 3600
+    return (
+        f"{envs} environments × {seeds} seed{'s' * (seeds > 1)} × {budget} steps; gymnasium "
+        f"{gymnasium}, MuJoCo {mujoco}, PyTorch {torch}; {len(rows)} runs, in sum {hours:.1f} "
+        f"hours of one core ({processors})."
+    )
+
+
+def what_is_missing(results: Results) -> list[str]:
+    """A sentence on missing runs, if there are any."""
+    missing = sum(int(np.isnan(scores).sum()) for scores in results.scores.values())
+    total = sum(scores.size for scores in results.scores.values())
+    said = f"{missing} of {total} runs missing: the best run, now 1, may yet change."
+    return [said] if missing else []
+
+
+def write_summary(results: Results) -> str:
+    """What README.md shows: the returns of Figure 3, of other suites the scores."""
+    if results.name == "figure3":
+        table = return_table(results)
+    else:
+        table = score_table(results, short=True) + not_told_apart(results)
+    return "\n\n".join([table, *what_is_missing(results), conditions(results)]) + "\n"
+
+
+def write_report(results: Results) -> str:
+    """The whole report in Markdown, for a page in the folder of its pictures."""
+    best, zeros = results.best, results.zeros[next(iter(ZEROS))]
+    unscaled = [env for env, x, y in zip(results.suite.envs, zeros, best) if not y > x]
     parts = [
-        f"{envs} environments × {many} × {budget} steps; gymnasium {gymnasium}, MuJoCo {mujoco}. "
+        conditions(results),
         "A run's score is the mean return of its last 100 episodes, scaled so that the untrained "
-        "policy is 0 and the best single run of this table 1, then averaged over "
-        f"{envs * seeds} runs. The interval is a bootstrap over seeds within each environment "
-        f"({RESAMPLES:,} resamples). A row with runs missing has no average."
+        "policy is 0 and the best single run of this table 1, then averaged over environments and "
+        f"seeds. The interval is a bootstrap over seeds within each environment ({RESAMPLES:,} "
+        "resamples). A row with runs missing has no average.",
     ]
     if unscaled:
         parts.append(
             f"No scaled scores: in {', '.join(unscaled)} the best run is not above the untrained "
             "policy, or that policy has not been measured (python -m benchmarks.run random)."
         )
-    missing = sum(int(np.isnan(scores).sum()) for scores in results.scores.values())
-    if missing:
-        total = sum(scores.size for scores in results.scores.values())
-        parts.append(f"{missing} of {total} runs missing: the best run, now 1, may yet change.")
+    parts += what_is_missing(results)
     parts.append(score_table(results) + not_told_apart(results))
     pictures = pictures_of(results.name).items()
-    parts += [f"![{results.name}: {what}]({folder}/{file})" for what, file in pictures]
+    parts += [f"![{results.name}: {what}]({file})" for what, file in pictures]
     parts.append("Returns, mean ± standard deviation over the seeds:\n\n" + return_table(results))
     parts.append("What became 0 and 1:\n\n" + normaliser_table(results))
     return "\n\n".join(parts) + "\n"
@@ -464,12 +507,12 @@ def between_markers(text: str, name: str, report: str) -> str | None:
     return f"{text.partition(start)[0]}{start}\n\n{report}\n{end}{text.partition(end)[2]}"
 
 
-def put_into(readme: Path, name: str, report: str) -> bool:
-    """Write report between its markers in readme; whether it has these markers."""
-    old = readme.read_text() if readme.is_file() else ""
+def put_into(page: Path, name: str, report: str) -> bool:
+    """Write report between its markers in a page; whether it has these markers."""
+    old = page.read_text() if page.is_file() else ""
     new = between_markers(old, name, report)
     if new is not None and new != old:
-        readme.write_text(new)
+        page.write_text(new)
     return new is not None
 
 
@@ -493,9 +536,11 @@ def main(args: Args) -> int:
         draw_curves(results, args.docs / pictures["curves"])
         if "scores" in pictures:
             draw_scores(results, args.docs / pictures["scores"])
-        report = write_report(results, args.docs.name)
+        report = write_report(results)
         print(f"# {name}\n\n{report}")
-        if not put_into(args.readme, name, report) and name == "table1":
+        for page in sorted(args.docs.glob("*.md")):
+            put_into(page, name, report)
+        if not put_into(args.readme, name, write_summary(results)) and name == "table1":
             markers = f"<!-- {name} --> and <!-- /{name} -->"
             print(f"{args.readme.name} has no {markers}: not written", file=sys.stderr)
             code = 1

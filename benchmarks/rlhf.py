@@ -15,7 +15,7 @@ import numpy as np
 import tyro
 
 from benchmarks.best_of_n import SIZES
-from benchmarks.report import COLOURS, STYLE, between_markers, check_digests, load, markdown, save
+from benchmarks.report import COLOURS, STYLE, check_digests, load, markdown, put_into, save
 from benchmarks.run import ROOT
 from benchmarks.suites import RLHF, SUITES
 
@@ -205,6 +205,14 @@ def draw_two_devices(rows: list[dict], path: Path) -> None:
 
 
 # -------------------------------------------------------------------------------------------- main
+def write_report(rows: list[dict]) -> str:
+    """The tables of docs/rlhf.md in Markdown, and what is missing."""
+    total = len(SUITES["rlhf"].seeds) * len(RLHF)
+    missing = [f"{len(rows)} of {total} runs are in."] if len(rows) < total else []
+    parts = [*missing, settings_table(rows), best_of_n_table(rows), stages_line(rows)]
+    return "\n\n".join(parts)
+
+
 def main(args: Args) -> int:
     """Make tables and pictures; returns the exit code."""
     rows = [row for row in load(args.results, "rlhf") if row["setting"] in RLHF]
@@ -215,16 +223,9 @@ def main(args: Args) -> int:
     plt.rcParams.update(STYLE)
     draw_overoptimization(rows, args.docs / "rlhf-overoptimization.png")
     draw_two_devices(rows, args.docs / "rlhf-two-devices.png")
-    total = len(SUITES["rlhf"].seeds) * len(RLHF)
-    missing = f"{len(rows)} of {total} runs are in.\n\n" if len(rows) < total else ""
-    parts = [settings_table(rows), best_of_n_table(rows), stages_line(rows)]
-    report = missing + "\n\n".join(parts)
+    report = write_report(rows)
     print(report)
-    page = args.docs / "rlhf.md"
-    old = page.read_text() if page.is_file() else ""
-    new = between_markers(old, "rlhf", report)
-    if new is not None and new != old:
-        page.write_text(new)
+    put_into(args.docs / "rlhf.md", "rlhf", report)
     return 0
 
 

@@ -26,7 +26,7 @@ from conftest import ROOT, flags, scalars
 from PIL import Image
 
 import ppo_continuous
-from benchmarks import atari, figures, random_policy, report, run
+from benchmarks import atari, figures, random_policy, report, rlhf, run
 from benchmarks.suites import (
     ALL_OFF,
     ATARI_SUITES,
@@ -798,7 +798,8 @@ def hand_made(folder: Path, name: str, score, skip=(), **changes) -> None:
         row |= {"seed": planned.seed, "command": planned.command.replace("benchmarks/", "")}
         row |= {"args": {"total_timesteps": 1_000_000}, "steps": 999_424, "seconds": 100.0}
         row |= {"digest": todays(run.script_path(planned.command)), "episodes": 1000}
-        row |= {"versions": {"gymnasium": "1.4.0", "mujoco": "4.0.0"}, "score": score(planned)}
+        row |= {"versions": {"gymnasium": "1.4.0", "mujoco": "4.0.0", "torch": "2.13.0+cpu"}}
+        row |= {"processor": "Z80", "score": score(planned)}
         curve = np.linspace(0, row["score"], run.CURVE_POINTS)
         row |= {"curve": [None, *curve.tolist()[1:]]}
         run.append_line(folder / f"{name}.jsonl", row | changes)
@@ -825,10 +826,12 @@ def table_score(planned: Run) -> float:
 
 
 def made_report(folder: Path, *names, readme: str | None = None) -> tuple[int, Path]:
+    """Make reports; the page docs/table1.md has the markers that README.md has."""
     docs = folder / "docs"
     docs.mkdir(exist_ok=True)
     if readme is not None:
         (folder / "README.md").write_text(readme)
+        (docs / "table1.md").write_text(readme)
     args = report.Args(names, results=folder, docs=docs, readme=folder / "README.md")
     try:
         return report.main(args), docs
@@ -848,20 +851,23 @@ def test_the_table_of_hand_made_results_is_the_hand_computed_one(tmp_path):
     hand_made(tmp_path, "random", random_score)
     hand_made(tmp_path, "table1", table_score, skip=["fixed-3/Hopper-v5/2"])
     code, docs = made_report(tmp_path, "table1", readme=README)
-    text = (tmp_path / "README.md").read_text()
-    assert (
-        code == 0 and text.startswith("before") and text.endswith("after\n") and "old" not in text
-    )
+    summary, text = (tmp_path / "README.md").read_text(), (docs / "table1.md").read_text()
+    for page in (summary, text):
+        assert page.startswith("before") and page.endswith("after\n") and "old" not in page
+        assert "7 environments × 3 seeds × 1,000,000 steps; gymnasium 1.4.0, MuJoCo 4.0.0" in page
+        # 230 runs of 100 seconds
+        assert "PyTorch 2.13.0; 230 runs, in sum 6.4 hours of one core (Z80)." in page
+        assert "1 of 231 runs missing" in page
+        assert "No other interval reaches that of clipping, ε = 0.2" in page
     scores, _, rest = text.partition("Returns, mean")
     returns, _, normalisers = rest.partition("What became")
-    assert "1,000,000 steps; gymnasium 1.4.0, MuJoCo 4.0.0" in scores
 
     # Sorted, a row's 21 scaled scores are 7 times each of its three; without the 5 lowest and the
     # 5 highest, 2 + 7 + 2 of them remain, and their mean is the middle one for evenly spaced ones.
     assert row_of(scores, "clipping, ε = 0.1")[1:5] == ["0.76", "**0.70**", "[0.70, 0.70]", "0.70"]
     cells = row_of(scores, "clipping, ε = 0.2")
     assert cells[1:3] == ["0.82", "**0.90**"] and cells[4] == "0.90"
-    assert cells[6:] == ["0.95", "21 of 21"]  # (0.9 + 1) / 2
+    assert cells[6:] == ["0.95"]  # (0.9 + 1) / 2
     # Std 1: -100 is zero, so 10 e + 90 becomes (10 e + 190) / (10 e + 200), averaged over e.
     assert cells[5] == f"{np.mean([(10 * e + 190) / (10 * e + 200) for e in range(7)]):.2f}"
     # The mean of 21 draws from (0.8, 0.9, 1.0), evenly: std sqrt(0.02 / 3 / 21) = 0.0178.
@@ -872,9 +878,10 @@ def test_the_table_of_hand_made_results_is_the_hand_computed_one(tmp_path):
     assert cells[2] == "**0.30**"
     assert cells[4] == f"{(2 * 0.1 + 7 * 0.2 + 2 * 0.6) / 11:.2f}"  # 0.25, below the mean
     assert row_of(scores, "no clipping or penalty")[2] == "**−0.40**"
-    assert row_of(scores, "fixed KL, β = 3")[2:] == ["20 of 21", "–", "–", "–", "–", "20 of 21"]
-    assert "1 of 231 runs missing" in scores
-    assert "No other interval reaches that of clipping, ε = 0.2" in scores
+    assert row_of(scores, "fixed KL, β = 3")[2:] == ["20 of 21 runs", "–", "–", "–", "–"]
+    # The summary's columns are the first four of the report's.
+    for start in ("clipping, ε = 0.2", "no clipping or penalty", "fixed KL, β = 3"):
+        assert row_of(summary, start) == row_of(scores, start)[:4]
 
     # Returns: the mean is 10 e + 90, the standard deviation of (80, 90, 100) is 10.
     cells = row_of(returns, "clipping, ε = 0.2")
@@ -884,7 +891,7 @@ def test_the_table_of_hand_made_results_is_the_hand_computed_one(tmp_path):
     assert row_of(normalisers, "0: uniform actions")[1:3] == ["−100", "−90.00"]
     assert row_of(normalisers, "1: best single run")[1:3] == ["100", "110"]
     for name in ("table1.png", "table1-curves.png"):
-        assert f"(docs/{name})" in text and (docs / name).stat().st_size < 300_000
+        assert f"({name})" in text and (docs / name).stat().st_size < 300_000
 
 
 def test_settings_that_three_seeds_do_not_tell_apart_are_named(tmp_path):
@@ -907,8 +914,15 @@ def test_figure3_takes_ppo_from_table_1(tmp_path, capsys):
     hand_made(tmp_path, "random", random_score)
     hand_made(tmp_path, "table1", table_score)
     hand_made(tmp_path, "figure3", lambda planned: table_score(planned) - 10)
-    code, docs = made_report(tmp_path, "figure3")
-    said = capsys.readouterr().out
+    readme = README.replace("table1", "figure3")
+    code, docs = made_report(tmp_path, "figure3", readme=readme)
+    said, summary = capsys.readouterr().out, (tmp_path / "README.md").read_text()
+    assert row_of(summary, "ppo")[1:3] == ["90.00 ± 10.00", "100 ± 10"]
+    # Published: HalfCheetah, Hopper, IDP, IP, Reacher, Swimmer, Walker2d
+    cells = ["1,443", "2,383", "", "963", "", "", "2,288"]
+    assert row_of(summary, "CleanRL (tag pr-424), -v4")[1:] == cells
+    cells = ["1,669", "2,316", "7,103", "809", "−6.71", "111", "3,425"]
+    assert row_of(summary, "OpenAI baselines ppo2, -v2")[1:] == cells
     assert code == 0 and row_of(said.partition("Returns")[0], "ppo")[1] == "**0.90**"
     assert row_of(said.partition("Returns")[0], "trpo")[1:2] == ["**0.20**"]
     assert (docs / "figure3.png").exists()
@@ -994,16 +1008,24 @@ def test_reports_are_the_same_byte_for_byte_in_another_place(tmp_path):
     assert len(files[0]) == 3 and files[0] == files[1]
 
 
-def test_the_readme_holds_what_the_results_say():
-    readme = ROOT / "README.md"
-    text = readme.read_text() if readme.exists() else ""
-    for name in SUITES:
-        if f"<!-- {name} -->" not in text:
-            continue
-        reporter = atari if name in ATARI_SUITES else report
-        results = reporter.collect(ROOT / "benchmarks" / "results", name)
-        again = report.between_markers(text, name, reporter.write_report(results, "docs"))
-        assert again == text, f"{name}: make report"
+def test_the_pages_hold_what_the_results_say():
+    results, checked = ROOT / "benchmarks" / "results", 0
+    for page in (ROOT / "README.md", *(ROOT / "docs").glob("*.md")):
+        text, write = page.read_text(), report.write_report
+        if page.name == "README.md":
+            write = report.write_summary
+        for name in SUITES:
+            if f"<!-- {name} -->" not in text:
+                continue
+            if name == "rlhf":
+                said = rlhf.write_report(report.load(results, name))
+            elif name in ATARI_SUITES:
+                said = atari.write_report(atari.collect(results, name), "docs")
+            else:
+                said = write(report.collect(results, name))
+            assert report.between_markers(text, name, said) == text, f"{page}, {name}: make report"
+            checked += 1
+    assert checked
 
 
 # ----------------------------------------------------------------------------------------- figures
