@@ -3,6 +3,7 @@
 # make lint   format and lint (make format to apply)
 # make speed  steps per second against Stable-Baselines3
 # make table1   the paper's Table 1: 231 runs, go on with it at any time; then the report
+# make figure3  TRPO and vanilla policy gradient beside PPO: 42 runs more, likewise
 # make atari-small   Pong for 4M steps and Breakout for 1M, on all cores; then the report
 # make atari    the paper's 49 games x 3 seeds x 10M steps, likewise
 # make report   tables and pictures from the results that are there
@@ -12,7 +13,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: run test lint format speed table1 atari-small atari report figures rlhf quick
+.PHONY: run test lint format speed table1 figure3 atari-small atari report figures rlhf quick
 
 run: .venv/run
 	$(BIN)/python ppo_continuous.py --env-id HalfCheetah-v5
@@ -38,6 +39,10 @@ table1: .venv/bench
 	$(BIN)/python -m benchmarks.run random
 	$(BIN)/python -m benchmarks.run table1
 	$(BIN)/python -m benchmarks.report table1
+
+figure3: table1
+	$(BIN)/python -m benchmarks.run figure3
+	$(BIN)/python -m benchmarks.report figure3
 
 atari-small atari: .venv/bench
 	$(BIN)/python -m benchmarks.run $@

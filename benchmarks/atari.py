@@ -1,9 +1,9 @@
 """The Atari suites' tables and pictures, from the results files alone, byte for byte the same.
 
-    python -m benchmarks.atari atari-small    to the terminal, docs/atari-small.png and README.md
+    python -m benchmarks.atari atari-small    to the terminal, docs/atari-small.png and docs/atari.md
     python -m benchmarks.atari                the same for each of the two that has results
 
-In README.md the report stands between <!-- atari-small --> and <!-- /atari-small -->.
+In docs/atari.md the report stands between <!-- atari-small --> and <!-- /atari-small -->.
 atari_scores.csv holds one line per game of Schulman et al. 2017 (1707.06347), Table 6: its scores
 of A2C, ACER and PPO, which are means over the last 100 games of 3 runs of 10M steps; and the scores
 of random play and of a human as DQN Zoo gives them.
@@ -56,8 +56,7 @@ class Args:
 
     suites: tyro.conf.Positional[tuple[str, ...]] = ()  # none: both, as far as they have results
     results: Path = ROOT / "benchmarks" / "results"  # folder of the results
-    docs: Path = ROOT / "docs"  # folder of the pictures
-    readme: Path = ROOT / "README.md"  # gets the tables, between its markers
+    docs: Path = ROOT / "docs"  # folder of the pictures and of atari.md, which gets the tables
 
 
 # -------------------------------------------------------------------------------------- statistics
@@ -192,8 +191,8 @@ def won_table(results: Results) -> str:
     return markdown(["games won", "games", *PAPER.values(), "ours", "tie"], lines)
 
 
-def write_report(results: Results, folder: str) -> str:
-    """The whole report in Markdown. folder: where it finds its picture."""
+def write_report(results: Results) -> str:
+    """The whole report in Markdown, for a page in the folder of its picture."""
     gymnasium, ale = results.versions
     games, seeds = results.last.shape
     done, runs = int(results.complete.sum()), int((~np.isnan(results.last)).sum())
@@ -207,7 +206,7 @@ def write_report(results: Results, folder: str) -> str:
         said += " Ours had fewer steps, as the table says."
     if runs < games * seeds:
         said += f" {runs} of {games * seeds} runs are in, {done} of {games} games are complete."
-    parts = [said, score_table(results), f"![{results.name}: curves]({folder}/{results.name}.png)"]
+    parts = [said, score_table(results), f"![{results.name}: curves]({results.name}.png)"]
     if done:
         over = f"over {done} game{'s' * (done > 1)}"
         scaled = f"Scaled so that random play is 0 and a human 1, {over}, of which each counts by "
@@ -285,9 +284,9 @@ def main(args: Args) -> int:
             refuse(f"{name} is not one of {', '.join(ATARI_SUITES)}")
         results = collect(args.results, name)
         draw_curves(results, args.docs / f"{name}.png")
-        report = write_report(results, args.docs.name)
+        report = write_report(results)
         print(f"# {name}\n\n{report}")
-        put_into(args.readme, name, report)
+        put_into(args.docs / "atari.md", name, report)
     return 0
 
 

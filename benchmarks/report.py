@@ -4,8 +4,8 @@
     python -m benchmarks.report               the same for every suite that has results
     python -m benchmarks.atari                likewise for the Atari suites
 
-Between <!-- SUITE --> and <!-- /SUITE --> README.md has the summary of a suite's report, and a page
-of docs/ the whole of it.
+Between <!-- SUITE --> and <!-- /SUITE --> README.md has the summary of a suite's report, a page of
+docs/ the whole of it.
 """
 
 import csv

@@ -108,7 +108,7 @@ def hand_made(folder, name: str, score=ours, skip=(), **changes) -> None:
 
 
 def made_report(folder, *names) -> int:
-    args = atari.Args(names, results=folder, docs=folder / "docs", readme=folder / "README.md")
+    args = atari.Args(names, results=folder, docs=folder / "docs")
     try:
         return atari.main(args)
     except SystemExit as error:
@@ -128,9 +128,11 @@ def row_of(text: str, start: str) -> list[str]:
 def test_report_of_the_small_suite_is_the_hand_computed_one(tmp_path):
     scores = {"Pong": 20.72, "Breakout": 300.0}
     hand_made(tmp_path, "atari-small", lambda planned: scores[planned.env])
-    (tmp_path / "README.md").write_text("a\n<!-- atari-small -->\nold\n<!-- /atari-small -->\nz\n")
+    page = tmp_path / "docs" / "atari.md"
+    page.parent.mkdir()
+    page.write_text("a\n<!-- atari-small -->\nold\n<!-- /atari-small -->\nz\n")
     assert made_report(tmp_path, "atari-small") == 0
-    text = (tmp_path / "README.md").read_text()
+    text = page.read_text()
     assert text.startswith("a\n") and text.endswith("z\n") and "old" not in text
     assert "2 games × 1 seed; gymnasium 1.4.0, ale-py 0.12.1" in text
     assert "fewer steps" in text and "runs are in" not in text
@@ -150,7 +152,7 @@ def test_report_of_the_small_suite_is_the_hand_computed_one(tmp_path):
     assert row_of(text, "Table 6, these games")[1:] == "2 0 1 0 – 1".split()
     assert row_of(text, "ours in place of PPO")[1:] == "2 0 1 – 0 1".split()
     assert row_of(text, "ours beside PPO")[1:] == "2 0 1 0 0 1".split()
-    assert "(docs/atari-small.png)" in text
+    assert "(atari-small.png)" in text
     assert (tmp_path / "docs" / "atari-small.png").stat().st_size < 300_000
 
 
@@ -281,7 +283,7 @@ def test_a_real_run_through_runner_recheck_and_report(tmp_path, monkeypatch, cap
     assert "1 of 1 stale results re-stamped" in capfd.readouterr().out
     docs = tmp_path / "docs"
     name = "atari-small@fork@512"
-    assert atari.main(atari.Args((name,), folders["results"], docs, tmp_path / "README.md")) == 0
+    assert atari.main(atari.Args((name,), folders["results"], docs)) == 0
     cells = row_of(capfd.readouterr().out, "Breakout")
     assert cells[-3:] == [f"**{np.mean(returns):.1f}**", f"{np.mean(returns):.1f}", "512"]
     assert (docs / f"{name}.png").exists()

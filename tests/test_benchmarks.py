@@ -1020,7 +1020,7 @@ def test_the_pages_hold_what_the_results_say():
             if name == "rlhf":
                 said = rlhf.write_report(report.load(results, name))
             elif name in ATARI_SUITES:
-                said = atari.write_report(atari.collect(results, name), "docs")
+                said = atari.write_report(atari.collect(results, name))
             else:
                 said = write(report.collect(results, name))
             assert report.between_markers(text, name, said) == text, f"{page}, {name}: make report"
