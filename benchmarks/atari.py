@@ -1,6 +1,6 @@
 """The Atari suites' tables and pictures, from the results files alone, byte for byte the same.
 
-    python -m benchmarks.atari atari-small    to the terminal, docs/atari-small.png and docs/atari.md
+    python -m benchmarks.atari atari-small    to the terminal and docs/: the picture, atari.md
     python -m benchmarks.atari                the same for each of the two that has results
 
 In docs/atari.md the report stands between <!-- atari-small --> and <!-- /atari-small -->.

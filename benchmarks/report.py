@@ -185,7 +185,8 @@ def collect(results: Path, name: str) -> Results:
     check_digests("random", random_rows)
     settings = [*suite.borrowed, *suite.settings]
     scores = {setting: scores_of(rows, setting, suite.envs, suite.seeds) for setting in settings}
-    zeros = {key: scores_of(random_rows, key, suite.envs, suite.seeds).mean(1) for key in RANDOM}
+    seeds = sorted({row["seed"] for row in random_rows})
+    zeros = {key: scores_of(random_rows, key, suite.envs, seeds).mean(1) for key in RANDOM}
     everything = np.stack(list(scores.values()))  # (settings, E, S)
     best = np.where(np.isnan(everything), -np.inf, everything).max((0, 2))
     versions = check_versions([*rows, *random_rows])
