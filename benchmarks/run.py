@@ -3,6 +3,7 @@
     --workers 2                                 runs side by side
     --only env=Hopper-v5 setting=clip-0.2       a part of the suite
     --seeds 4 5    --total-timesteps 50000    --script fork.py
+    --device cuda                               Atari: the networks on a GPU
     --recheck                                   has a new version of the script changed the results?
 
 A run is a process of its own, in a folder of its own under runs/; a finished one is a line in
@@ -56,6 +57,7 @@ class Args:
     seeds: tuple[int, ...] = ()  # other seeds than the suite's
     total_timesteps: int | None = None  # another budget than the suite's
     script: Path | None = None  # another script than the suite's, with the same command line
+    device: str | None = None  # Atari: cpu or cuda, else the script's own default
     recheck: bool = False  # replay first iterations, and re-stamp results that come out equal
     rerun_stale: bool = False  # drop the results of another version of the script, and run anew
     results: Path = ROOT / "benchmarks" / "results"  # folder of the results
@@ -237,8 +239,9 @@ def result_line(run: Run, run_dir: Path, script_digest: str) -> dict:
 class Runner:
     """What the workers share: where the runs are, who has been stopped, how far each run is."""
 
-    def __init__(self, runs: Path, all_cores: bool, workers: int | None):
+    def __init__(self, runs: Path, all_cores: bool, workers: int | None, device: str | None):
         self.runs = runs
+        self.where = ["--device", device] if device else []  # not part of what a run is
         self.workers = workers or (1 if all_cores else os.cpu_count() or 1)
         self.environment = {**os.environ} if all_cores else {**os.environ, "OMP_NUM_THREADS": "1"}
         self.signals: list[int] = []  # Ctrl-C and the like; the second one kills
@@ -297,7 +300,7 @@ class Runner:
             if is_finished(run_dir):
                 return
             command = [sys.executable, str(script_path(run.command)), *run.command.split()[1:]]
-            command += ["--run-dir", str(run_dir), *words]
+            command += ["--run-dir", str(run_dir), *self.where, *words]
             if (run_dir / "config.json").exists():
                 command = [*command[:2], "--resume", str(run_dir)]
             with open(log, "a") as output:
@@ -381,6 +384,8 @@ def selected(args: Args) -> tuple[str, list[Run]]:
     if args.suite not in SUITES:
         fail(f"no suite {args.suite}: take one of {', '.join(SUITES)}")
     suite, name = suite_of(args.suite), args.suite
+    if args.device is not None and not suite.all_cores:
+        fail(f"--device {args.device}: the scripts of {args.suite} run on the CPU")
     if args.workers is not None and args.workers < 1:
         fail(f"--workers {args.workers}: must be 1 or more")
     if args.script is not None:
@@ -537,7 +542,7 @@ def main(args: Args) -> int:
                 f"{version(package)}: install that one, or move the results away"
             )
 
-    runner = Runner(args.runs / name, suite_of(name).all_cores, args.workers)
+    runner = Runner(args.runs / name, suite_of(name).all_cores, args.workers, args.device)
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, runner.on_signal)
     old = {row["key"]: row for row in rows}

@@ -482,6 +482,18 @@ def test_runs_that_use_every_core_come_one_by_one(
     assert seen == [workers, 3]
 
 
+def test_a_device_is_passed_on_and_is_not_part_of_what_a_run_is(tmp_path, toy, capsys):
+    args = arguments(tmp_path, suite="atari-small", script=toy, device="cuda")
+    assert exit_code(args) == 0
+    for row in lines(tmp_path, "atari-small@toy").values():
+        assert row["args"]["--device"] == "cuda" and "--device" not in row["command"]
+    capsys.readouterr()
+    assert exit_code(dataclasses.replace(args, device=None)) == 0
+    assert "2 runs, 2 of them done already" in capsys.readouterr().out
+    assert exit_code(arguments(tmp_path, script=toy, device="cuda")) == 2
+    assert "--device cuda: the scripts of quick run on the CPU" in capsys.readouterr().err
+
+
 def test_two_runners_on_one_suite(tmp_path, toy, capsys):
     (tmp_path / "results").mkdir()
     with open(tmp_path / "results" / "quick@toy.lock", "w") as lock:
