@@ -107,7 +107,7 @@ class Results:
     last: np.ndarray  # (G, S), mean of a run's last 100 games, NaN where missing
     all: np.ndarray  # (G, S), mean of all its games, likewise
     published: dict[str, np.ndarray]  # column: (G,)
-    versions: tuple[str, str]  # gymnasium, ale-py
+    versions: dict[str, str]  # of gymnasium and ale-py
 
     @property
     def complete(self) -> np.ndarray:
@@ -193,11 +193,11 @@ def won_table(results: Results) -> str:
 
 def write_report(results: Results) -> str:
     """The whole report in Markdown, for a page in the folder of its picture."""
-    gymnasium, ale = results.versions
+    versions = ", ".join(f"{package} {version}" for package, version in results.versions.items())
     games, seeds = results.last.shape
     done, runs = int(results.complete.sum()), int((~np.isnan(results.last)).sum())
     said = (
-        f"{games} games × {seeds} seed{'s' * (seeds > 1)}; gymnasium {gymnasium}, ale-py {ale}. "
+        f"{games} games × {seeds} seed{'s' * (seeds > 1)}; {versions}. "
         "Ours: the mean return of a run's last 100 games and, all of training, of all its games; "
         "whole games, unclipped rewards, averaged over the seeds. A2C, ACER and PPO: Table 6 of "
         "the paper, the last 100 games of 3 runs of 10M steps."

@@ -118,7 +118,7 @@ def load(results: Path, name: str) -> list[dict]:
         refuse(str(error))
 
 
-def check_versions(rows: list[dict], simulator: str = "mujoco") -> tuple[str, str]:
+def check_versions(rows: list[dict], simulator: str = "mujoco") -> dict[str, str]:
     """The one gymnasium and simulator version of all rows; exits with 2 where any is mixed."""
     for package in ("gymnasium", simulator):
         found = sorted({str(row["versions"].get(package)) for row in rows})
@@ -128,7 +128,7 @@ def check_versions(rows: list[dict], simulator: str = "mujoco") -> tuple[str, st
         found = sorted({row["env"] for row in rows if row["env"].partition("-v")[0] == task})
         if len(found) > 1:
             refuse(f"results of {' and '.join(found)} cannot be compared")
-    return rows[0]["versions"]["gymnasium"], rows[0]["versions"][simulator]
+    return {package: rows[0]["versions"][package] for package in ("gymnasium", simulator)}
 
 
 def check_digests(name: str, rows: list[dict]) -> None:
@@ -161,7 +161,7 @@ class Results:
     scores: dict[str, np.ndarray]  # setting: (E, S), NaN where missing
     zeros: dict[str, np.ndarray]  # reading: (E,), NaN where missing
     best: np.ndarray  # (E,), best single run
-    versions: tuple[str, str]  # gymnasium, mujoco
+    versions: dict[str, str]  # of gymnasium and the simulator
 
     def scaled(self, setting: str, zero: str) -> np.ndarray:
         """Normalised scores (E, S); NaN where missing or where the best is not above the zero."""
@@ -185,11 +185,11 @@ def collect(results: Path, name: str) -> Results:
     check_digests("random", random_rows)
     settings = [*suite.borrowed, *suite.settings]
     scores = {setting: scores_of(rows, setting, suite.envs, suite.seeds) for setting in settings}
-    seeds = sorted({row["seed"] for row in random_rows})
+    seeds = sorted({row["seed"] for row in random_rows}) or suite.seeds
     zeros = {key: scores_of(random_rows, key, suite.envs, seeds).mean(1) for key in RANDOM}
     everything = np.stack(list(scores.values()))  # (settings, E, S)
     best = np.where(np.isnan(everything), -np.inf, everything).max((0, 2))
-    versions = check_versions([*rows, *random_rows])
+    versions = check_versions([*rows, *random_rows], "ale-py" if suite.all_cores else "mujoco")
     return Results(name, suite, settings, rows, scores, zeros, best, versions)
 
 
@@ -320,8 +320,8 @@ def not_told_apart(results: Results) -> str:
 
 def pictures_of(name: str) -> dict[str, str]:
     """File names of a suite's pictures: "scores" and "curves"."""
-    if name == "figure3":
-        return {"curves": "figure3.png"}
+    if name in ("figure3", "atari-bf16"):
+        return {"curves": f"{name}.png"}
     return {"scores": f"{name}.png", "curves": f"{name}-curves.png"}
 
 
@@ -330,14 +330,14 @@ def conditions(results: Results) -> str:
     rows, envs, seeds = results.rows, len(results.suite.envs), len(results.suite.seeds)
     budgets = [row["args"].get("total_timesteps") or row["steps"] for row in rows]
     budget = " to ".join(f"{steps:,}" for steps in sorted({min(budgets), max(budgets)}))
-    gymnasium, mujoco = results.versions
+    versions = ", ".join(f"{package} {version}" for package, version in results.versions.items())
     torch = ", ".join(sorted({row["versions"]["torch"].partition("+")[0] for row in rows}))
     processors = ", ".join(sorted({row["processor"] for row in rows}))
     hours = sum(row["seconds"] for row in rows) / 3600
     return (
-        f"{envs} environments × {seeds} seed{'s' * (seeds > 1)} × {budget} steps; gymnasium "
-        f"{gymnasium}, MuJoCo {mujoco}, PyTorch {torch}; {len(rows)} runs, in sum {hours:.1f} "
-        f"hours of one core ({processors})."
+        f"{envs} environment{'s' * (envs > 1)} × {seeds} seed{'s' * (seeds > 1)} × {budget} steps; "
+        f"{versions}, torch {torch}; {len(rows)} runs, in sum {hours:.1f} hours of "
+        f"{'all cores' if results.suite.all_cores else 'one core'} ({processors})."
     )
 
 
@@ -345,7 +345,7 @@ def what_is_missing(results: Results) -> list[str]:
     """A sentence on missing runs, if there are any."""
     missing = sum(int(np.isnan(scores).sum()) for scores in results.scores.values())
     total = sum(scores.size for scores in results.scores.values())
-    said = f"{missing} of {total} runs missing: the best run, now 1, may yet change."
+    said = f"{missing} of {total} runs are missing; the best one, now 1, may yet change."
     return [said] if missing else []
 
 
@@ -358,28 +358,35 @@ def write_summary(results: Results) -> str:
     return "\n\n".join([table, *what_is_missing(results), conditions(results)]) + "\n"
 
 
-def write_report(results: Results) -> str:
-    """The whole report in Markdown, for a page in the folder of its pictures."""
+def scaled_scores(results: Results) -> list[str]:
+    """How the scores are scaled, and their table, in paragraphs."""
     best, zeros = results.best, results.zeros[next(iter(ZEROS))]
     unscaled = [env for env, x, y in zip(results.suite.envs, zeros, best) if not y > x]
     parts = [
-        conditions(results),
         "A run's score is the mean return of its last 100 episodes, scaled so that the untrained "
         "policy is 0 and the best single run of this table 1, then averaged over environments and "
         f"seeds. The interval is a bootstrap over seeds within each environment ({RESAMPLES:,} "
-        "resamples). A row with runs missing has no average.",
+        "resamples). A row with runs missing has no average."
     ]
     if unscaled:
         parts.append(
             f"No scaled scores: in {', '.join(unscaled)} the best run is not above the untrained "
             "policy, or that policy has not been measured (python -m benchmarks.run random)."
         )
-    parts += what_is_missing(results)
-    parts.append(score_table(results) + not_told_apart(results))
+    return [*parts, score_table(results) + not_told_apart(results)]
+
+
+def write_report(results: Results) -> str:
+    """The whole report in Markdown, for a page in the folder of its pictures."""
+    has_zeros = not results.suite.all_cores  # no suite measures random play on Atari
+    parts = [conditions(results), *what_is_missing(results)]
+    if has_zeros:
+        parts += scaled_scores(results)
     pictures = pictures_of(results.name).items()
     parts += [f"![{results.name}: {what}]({file})" for what, file in pictures]
     parts.append("Returns, mean ± standard deviation over the seeds:\n\n" + return_table(results))
-    parts.append("What became 0 and 1:\n\n" + normaliser_table(results))
+    if has_zeros:
+        parts.append("What became 0 and 1:\n\n" + normaliser_table(results))
     return "\n\n".join(parts) + "\n"
 
 

@@ -142,9 +142,18 @@ SUITES = {
     "humanoid": Suite(HUMANOID, ("Humanoid-v5",), 50 * MILLION),
     "atari": Suite(ATARI, GAMES, 10 * MILLION, all_cores=True),  # 147 runs
     "atari-small": Suite(ATARI, tuple(ATARI_SMALL), ATARI_SMALL, seeds=(1,), all_cores=True),
+    # bfloat16's second seed: run atari-small --only env=Breakout --seeds 1 2
+    "atari-bf16": Suite(
+        {"float32": "ppo_atari.py --no-bf16"},
+        ("Breakout",),
+        MILLION,
+        seeds=(1, 2),
+        borrowed={"bfloat16": ("atari-small", "ppo")},
+        all_cores=True,
+    ),
     "rlhf": Suite(RLHF, ("kjv",), None, env_flag=False, scalars=RLHF_SCALARS),  # 39 runs
 }
-ATARI_SUITES = ("atari", "atari-small")
+ATARI_SUITES = ("atari", "atari-small")  # with the paper's Table 6 to stand beside
 
 
 class Run(NamedTuple):

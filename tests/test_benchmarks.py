@@ -142,6 +142,7 @@ def test_sizes_of_the_suites():
         "humanoid": 3,
         "atari": 147,
         "atari-small": 2,
+        "atari-bf16": 2,
         "rlhf": 39,
     }
 
@@ -866,10 +867,10 @@ def test_the_table_of_hand_made_results_is_the_hand_computed_one(tmp_path):
     summary, text = (tmp_path / "README.md").read_text(), (docs / "table1.md").read_text()
     for page in (summary, text):
         assert page.startswith("before") and page.endswith("after\n") and "old" not in page
-        assert "7 environments × 3 seeds × 1,000,000 steps; gymnasium 1.4.0, MuJoCo 4.0.0" in page
+        assert "7 environments × 3 seeds × 1,000,000 steps; gymnasium 1.4.0, mujoco 4.0.0" in page
         # 230 runs of 100 seconds
-        assert "PyTorch 2.13.0; 230 runs, in sum 6.4 hours of one core (Z80)." in page
-        assert "1 of 231 runs missing" in page
+        assert "torch 2.13.0; 230 runs, in sum 6.4 hours of one core (Z80)." in page
+        assert "1 of 231 runs are missing" in page
         assert "No other interval reaches that of clipping, ε = 0.2" in page
     scores, _, rest = text.partition("Returns, mean")
     returns, _, normalisers = rest.partition("What became")
@@ -940,6 +941,28 @@ def test_figure3_takes_ppo_from_table_1(tmp_path, capsys):
     assert (docs / "figure3.png").exists()
 
 
+def test_bfloat16_beside_float32(tmp_path, capsys):
+    versions = {"gymnasium": "1.4.0", "ale-py": "0.12.1", "torch": "2.13.0"}
+    suite = SUITES["atari-small"]
+    for seed in (1, 2):  # the suite itself has one seed, bfloat16 borrows two
+        planned = next(r for r in runs_of(suite, (seed,)) if r.env == "Breakout")
+        row = {"key": planned.key, "setting": "ppo", "env": "Breakout", "seed": seed}
+        row |= {"command": planned.command, "digest": todays(ROOT / "ppo_atari.py")}
+        row |= {"versions": versions, "processor": "Z80", "args": {"total_timesteps": 1_000_000}}
+        row |= {"steps": 999_424, "seconds": 3600.0, "score": 10.0 * seed}
+        row |= {"curve": [1.0] * run.CURVE_POINTS}
+        run.append_line(tmp_path / "atari-small.jsonl", row)
+    hand_made(tmp_path, "atari-bf16", lambda planned: 12.0, versions=versions)
+    code, docs = made_report(tmp_path, "atari-bf16")
+    said = capsys.readouterr().out
+    assert code == 0 and (docs / "atari-bf16.png").exists()
+    assert "1 environment × 2 seeds × 1,000,000 steps; gymnasium 1.4.0, ale-py 0.12.1" in said
+    assert "4 runs, in sum 2.1 hours of all cores" in said  # 2 of an hour, 2 of 100 seconds
+    assert row_of(said, "bfloat16")[1:] == ["15.00 ± 7.07"]
+    assert row_of(said, "float32")[1:] == ["12.00 ± 0.00"]
+    assert "scaled" not in said and "What became 0" not in said
+
+
 def test_no_averages_where_the_random_policy_was_not_measured(tmp_path, capsys):
     skip = [f"untrained/Hopper-v5/{seed}" for seed in (1, 2)]
     hand_made(tmp_path, "random", random_score, skip=skip)
@@ -975,7 +998,7 @@ def test_mixed_environment_versions_are_refused(capsys):
     with pytest.raises(SystemExit):
         report.check_versions(rows)
     assert "Hopper-v4 and Hopper-v5 cannot be compared" in capsys.readouterr().err
-    assert report.check_versions(rows[:2]) == ("1", "2")
+    assert report.check_versions(rows[:2]) == versions
 
 
 def test_results_of_an_older_script_are_reported(tmp_path, capsys):
