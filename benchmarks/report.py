@@ -500,7 +500,10 @@ def draw_curves(results: Results, path: Path) -> None:
         legend.plot([], [], color="#BBBBBB", label="other settings")
     many = len(results.suite.seeds) > 1
     title = "mean and range over seeds" if many else "one seed"
-    legend.legend(loc="center left", frameon=False, title=title, alignment="left", fontsize=10)
+    box = legend.legend(
+        loc="center left", frameon=False, title=title, alignment="left", fontsize=10
+    )
+    box.set_in_layout(False)  # a long label reaches into the empty panel, and widens no column
     figure.supxlabel("environment steps", fontsize=11)
     figure.supylabel("return of an episode", fontsize=11)
     save(figure, path)
