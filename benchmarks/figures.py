@@ -142,6 +142,7 @@ def draw_figure2(path: Path, env_id: str, seed: int) -> dict[str, np.ndarray]:
     axes.set_xlim(0, alphas[-1])
     old, new = r"$\theta_\mathrm{old}$", r"$\theta_\mathrm{new}$"
     axes.set_xticks([0, 0.5, 1, 1.5, 2, 2.5], [old, "0.5", new, "1.5", "2", "2.5"])
+    axes.set_ylabel("objective, KL in nats")
     axes.set_xlabel(f"α in {old} + α ({new} − {old}); first update, {env_id}")
     axes.legend(frameon=False)
     save(figure, path)

@@ -311,11 +311,10 @@ def not_told_apart(results: Results) -> str:
         return ""
     best = max(complete, key=lambda key: scaled[key].mean())
     close = [k for k, (_, high) in complete.items() if k != best and high >= complete[best][0]]
-    seeds = len(results.suite.seeds)
     if not close:
         return f"\n\nNo other interval reaches that of {label_of(best)}."
     names = "; ".join(label_of(key) for key in close)
-    return f"\n\n{seeds} seeds do not tell {label_of(best)}, the best, from: {names}."
+    return f"\n\nThe interval of {label_of(best)}, the best, overlaps with those of: {names}."
 
 
 def pictures_of(name: str) -> dict[str, str]:
@@ -345,17 +344,20 @@ def what_is_missing(results: Results) -> list[str]:
     """A sentence on missing runs, if there are any."""
     missing = sum(int(np.isnan(scores).sum()) for scores in results.scores.values())
     total = sum(scores.size for scores in results.scores.values())
-    said = f"{missing} of {total} runs are missing; the best one, now 1, may yet change."
-    return [said] if missing else []
+    return [f"{missing} of {total} runs are missing."] if missing else []
 
 
 def write_summary(results: Results) -> str:
     """What README.md shows: the returns of Figure 3, of other suites the scores."""
     if results.name == "figure3":
-        table = return_table(results)
+        parts = [return_table(results)]
     else:
-        table = score_table(results, short=True) + not_told_apart(results)
-    return "\n\n".join([table, *what_is_missing(results), conditions(results)]) + "\n"
+        parts = [
+            score_table(results, short=True) + not_told_apart(results),
+            "In each environment 0 is the untrained policy and 1 the best single run of the table; "
+            "a row is the mean over environments and seeds, its interval a bootstrap over seeds.",
+        ]
+    return "\n\n".join([*parts, *what_is_missing(results), conditions(results)]) + "\n"
 
 
 def scaled_scores(results: Results) -> list[str]:
@@ -420,8 +422,10 @@ def draw_scores(results: Results, path: Path) -> None:
         axes.plot([], [], color="black", linewidth=1.6, label="95% interval")
     if is_table1(results.name):
         paper = [PAPER[setting][1] for setting in settings]
-        axes.plot(paper, rows, "D", color=COLOURS[3], markersize=8, label="paper, 2017")
+        beside = rows + 0.2  # not on the interval
+        axes.plot(paper, beside, "D", color=COLOURS[3], markersize=7, label="paper, 2017")
     axes.axvline(0, color="black", linewidth=0.8)
+    axes.set_ylim(-0.6, len(settings) - 0.4)
     axes.set_yticks(rows, [drawn_label(setting) for setting in settings])
     axes.grid(axis="y", visible=False)
     axes.set_xlabel("normalised score: 0 untrained policy, 1 best run")
@@ -476,7 +480,7 @@ def draw_curves(results: Results, path: Path) -> None:
                 continue
             colour = COLOURS[drawn.index(setting) % len(COLOURS)]
             axes.plot(x_, y.mean(0), color=colour, linewidth=1.6)
-            axes.fill_between(x_, y.min(0), y.max(0), color=colour, alpha=0.18, linewidth=0)
+            axes.fill_between(x_, y.min(0), y.max(0), color=colour, alpha=0.13, linewidth=0)
         low, high = results.zeros[default][e], results.best[e]
         if high > low:  # what falls far below the untrained policy would flatten all the rest
             bottom, top = axes.get_ylim()

@@ -917,7 +917,8 @@ def test_settings_that_three_seeds_do_not_tell_apart_are_named(tmp_path):
     hand_made(tmp_path, "table1", score)
     made_report(tmp_path, "table1", readme=README)
     (said,) = re.findall(
-        r"3 seeds do not tell (.*), the best, from: (.*)\.", (tmp_path / "README.md").read_text()
+        r"The interval of (.*), the best, overlaps with those of: (.*)\.",
+        (tmp_path / "README.md").read_text(),
     )
     assert said[0] == "clipping, ε = 0.3"
     assert "clipping, ε = 0.2" in said[1] and "no clipping" not in said[1]
