@@ -333,10 +333,11 @@ def conditions(results: Results) -> str:
     torch = ", ".join(sorted({row["versions"]["torch"].partition("+")[0] for row in rows}))
     processors = ", ".join(sorted({row["processor"] for row in rows}))
     hours = sum(row["seconds"] for row in rows) / 3600
+    cores = "all cores" if results.suite.all_cores else "one core"
     return (
         f"{envs} environment{'s' * (envs > 1)} × {seeds} seed{'s' * (seeds > 1)} × {budget} steps; "
-        f"{versions}, torch {torch}; {len(rows)} runs, in sum {hours:.1f} hours of "
-        f"{'all cores' if results.suite.all_cores else 'one core'} ({processors})."
+        f"{versions}, torch {torch}; {len(rows)} run{'s' * (len(rows) > 1)}, in sum "
+        f"{hours:.1f} hours of {cores} ({processors})."
     )
 
 
@@ -535,7 +536,9 @@ def main(args: Args) -> int:
     """Make the reports; returns the exit code, 1 if README.md has no place for Table 1."""
     # Apart: the zero of the others; what benchmarks/atari.py and benchmarks/rlhf.py report.
     apart = {"random", "rlhf", *ATARI_SUITES}
-    names = args.suites or [s for s in SUITES if s not in apart and load(args.results, s)]
+    sources = {s: [s, *(other for other, _ in SUITES[s].borrowed.values())] for s in SUITES}
+    filled = [s for s in SUITES if any(load(args.results, source) for source in sources[s])]
+    names = args.suites or [s for s in filled if s not in apart]
     if not names:
         refuse(f"no results in {args.results}: python -m benchmarks.run quick")
     code = 0
