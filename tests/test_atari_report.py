@@ -225,10 +225,10 @@ def test_mixed_results_are_refused(tmp_path, capsys, changes, said):
 
 
 def test_each_report_names_the_other(tmp_path, capsys):
-    hand_made(tmp_path, "atari-small")
+    hand_made(tmp_path, "atari")
     assert made_report(tmp_path, "table1") == 2
     assert "table1 is not one of atari, atari-small" in capsys.readouterr().err
-    for names, said in ((("atari-small",), "python -m benchmarks.atari"), ((), "no results in")):
+    for names, said in ((("atari",), "python -m benchmarks.atari"), ((), "no results in")):
         with pytest.raises(SystemExit, match="2"):
             report.main(report.Args(names, tmp_path, tmp_path / "docs", tmp_path / "README.md"))
         assert said in capsys.readouterr().err
