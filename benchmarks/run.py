@@ -32,6 +32,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import tyro
@@ -57,7 +58,7 @@ class Args:
     seeds: tuple[int, ...] = ()  # other seeds than the suite's
     total_timesteps: int | None = None  # another budget than the suite's
     script: Path | None = None  # another script than the suite's, with the same command line
-    device: str | None = None  # Atari: cpu or cuda, else the script's own default
+    device: Literal["cpu", "cuda"] | None = None  # Atari; else the script's own default
     recheck: bool = False  # replay first iterations, and re-stamp results that come out equal
     rerun_stale: bool = False  # drop the results of another version of the script, and run anew
     results: Path = ROOT / "benchmarks" / "results"  # folder of the results
